@@ -1,0 +1,3 @@
+from diffusionner.cli import main
+
+main()

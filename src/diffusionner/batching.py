@@ -1,0 +1,347 @@
+"""Sentences to tensors.
+
+A corpus is tokenised once into flat arrays. A *window* is what the encoder sees at a time: a
+sentence (or, when it is too long for the encoder, an overlapping part of one) with its
+neighbouring sentences as context. Sentences of a document stand next to each other in the flat
+arrays, so a window is just a slice of them, and a batch is gathered by index arithmetic.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from diffusionner.corpus import Sentence
+from diffusionner.settings import EncoderSettings
+
+MAX_PIECES = 48  # subwords read of one word: nothing but garbage is longer
+CHARACTER_CODES = 512  # 0 pads; code points below 255 have their own code, others share the rest
+
+
+@dataclass
+class Batch:
+    """B windows of at most L subwords and M words, with at most N gold entities."""
+
+    subwords: Tensor  # [B, L] ids
+    attention: Tensor  # [B, L] 1 for real subwords
+    word_of: Tensor  # [B, L] index of the word a subword belongs to; M for context and padding
+    first: Tensor  # [B, M] position of a word's first subword
+    lengths: Tensor  # [B] words
+    characters: Tensor  # [B, M, C] codes of the words' characters
+    keys: Tensor  # [B] noise keys of the sentences
+    gold: Tensor  # [B, N, 2] left and right word, inclusive
+    gold_types: Tensor  # [B, N]
+    gold_counts: Tensor  # [B]
+    host_lengths: Tensor  # [B], always on the CPU: packing an LSTM's input needs it there
+    host_counts: Tensor  # [B], likewise for matching
+
+    def to(self, device: torch.device) -> Batch:
+        """The batch on a device; copies overlap with computation when memory is pinned."""
+        if device.type == "cpu":
+            return self
+        moved = {}
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if not f.name.startswith("host_"):
+                value = value.pin_memory().to(device, non_blocking=True)
+            moved[f.name] = value
+        return Batch(**moved)
+
+
+@dataclass
+class Windows:
+    """Windows over a tokenised corpus; every field has one entry per window."""
+
+    sentence: np.ndarray  # index of the sentence
+    word_start: np.ndarray  # flat index of the first word
+    words: np.ndarray  # number of words
+    offset: np.ndarray  # words of the sentence before the window
+    owned_start: np.ndarray  # an entity belongs to the window in whose owned words its middle lies
+    owned_end: np.ndarray
+    piece_start: np.ndarray  # flat slice of subwords, context included
+    piece_end: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.sentence)
+
+
+class EncodedCorpus:
+    """Sentences as flat arrays, cut into windows, from which batches are gathered."""
+
+    def __init__(
+        self,
+        sentences: Sequence[Sentence],
+        tokenizer: SubwordTokenizer,
+        settings: EncoderSettings,
+        labels: Sequence[str] | None = None,
+    ) -> None:
+        """With labels, batches carry the gold entities too (training)."""
+        self.tokenizer = tokenizer
+        word_counts = np.array([len(s.words) for s in sentences], dtype=np.int64)
+        self.pieces, piece_counts = tokenizer.pieces([s.words for s in sentences])
+        self.piece_offset = _offsets(piece_counts)  # [words + 1] first subword of each word
+        self.word_of_piece = np.repeat(np.arange(len(piece_counts)), piece_counts)
+        self.windows = _cut_windows(
+            [s.doc for s in sentences],
+            _offsets(word_counts),
+            self.piece_offset,
+            settings.context,
+            min(settings.max_subwords, tokenizer.limit) - tokenizer.special_count,
+        )
+        self.sentence_keys = np.array([_sentence_key(s.words) for s in sentences], dtype=np.int64)
+        width = settings.character_length if settings.character_filters else 0
+        self.characters, self.word_kind = _character_table(sentences, width)
+        self.gold, self.gold_types, self.gold_offset = self._place_gold(sentences, labels)
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+    def _place_gold(
+        self, sentences: Sequence[Sentence], labels: Sequence[str] | None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Gold entities per window, flat; those that a window cuts are left to its neighbour."""
+        index = {label: i for i, label in enumerate(labels or ())}
+        spans: list[tuple[int, int]] = []
+        kinds: list[int] = []
+        counts = np.zeros(len(self.windows), dtype=np.int64)
+        if labels is not None:
+            for window, number in enumerate(self.windows.sentence):
+                offset = self.windows.offset[window]
+                words = self.windows.words[window]
+                for start, end, label in sentences[number].entities:
+                    if start >= offset and end <= offset + words:
+                        spans.append((start - offset, end - 1 - offset))
+                        kinds.append(index[label])
+                        counts[window] += 1
+        gold = np.array(spans, dtype=np.int64).reshape(-1, 2)
+        return gold, np.array(kinds, dtype=np.int64), _offsets(counts)
+
+    def batch(self, chosen: np.ndarray, multiple: int = 8) -> Batch:
+        """Gather the chosen windows into tensors; L is rounded up to a multiple (GPUs like it)."""
+        w = self.windows
+        prefix, suffix = self.tokenizer.prefix, self.tokenizer.suffix
+        starts, ends = w.piece_start[chosen], w.piece_end[chosen]
+        sizes = ends - starts
+        longest = int(sizes.max()) + self.tokenizer.special_count
+        length = min(-(-longest // multiple) * multiple, max(longest, self.tokenizer.limit))
+        words = w.words[chosen]
+        most = int(words.max())
+
+        columns = np.arange(length) - len(prefix)
+        inside = (columns >= 0) & (columns < sizes[:, None])
+        flat = np.where(inside, starts[:, None] + columns, 0)
+        subwords = np.where(inside, self.pieces[flat], self.tokenizer.pad)
+        subwords[:, : len(prefix)] = prefix
+        for i, piece in enumerate(suffix):
+            subwords[np.arange(len(chosen)), len(prefix) + sizes + i] = piece
+        attention = np.arange(length) < (sizes + len(prefix) + len(suffix))[:, None]
+
+        local = self.word_of_piece[flat] - w.word_start[chosen][:, None]
+        own = inside & (local >= 0) & (local < words[:, None])
+        word_of = np.where(own, local, most)
+
+        position = np.arange(most)
+        real = position < words[:, None]
+        flat_words = np.where(real, w.word_start[chosen][:, None] + position, 0)
+        first = np.where(real, self.piece_offset[flat_words] - starts[:, None] + len(prefix), 0)
+        characters = np.where(real[..., None], self.characters[self.word_kind[flat_words]], 0)
+
+        gold_start = self.gold_offset[chosen]
+        counts = self.gold_offset[chosen + 1] - gold_start
+        slots = np.arange(max(1, int(counts.max())))
+        known = slots < counts[:, None]
+        flat_gold = np.where(known, gold_start[:, None] + slots, 0)
+        if len(self.gold):
+            gold = np.where(known[..., None], self.gold[flat_gold], 0)
+            gold_types = np.where(known, self.gold_types[flat_gold], 0)
+        else:
+            gold = np.zeros((len(chosen), 1, 2), dtype=np.int64)
+            gold_types = np.zeros((len(chosen), 1), dtype=np.int64)
+        lengths = torch.from_numpy(words)
+        host_counts = torch.from_numpy(counts)
+        return Batch(
+            subwords=torch.from_numpy(subwords.astype(np.int64)),
+            attention=torch.from_numpy(attention.astype(np.int64)),
+            word_of=torch.from_numpy(word_of),
+            first=torch.from_numpy(first),
+            lengths=lengths,
+            characters=torch.from_numpy(characters.astype(np.int64)),
+            keys=torch.from_numpy(self.sentence_keys[w.sentence[chosen]] + w.offset[chosen]),
+            gold=torch.from_numpy(gold),
+            gold_types=torch.from_numpy(gold_types),
+            gold_counts=host_counts,
+            host_lengths=lengths,
+            host_counts=host_counts,
+        )
+
+    def sorted_batches(self, size: int, share: tuple[int, int]) -> Iterator[np.ndarray]:
+        """Window indices in batches of similar length, for inference.
+
+        share = (i, n): only those of every n-th sentence, from the i-th on.
+        """
+        sizes = self.windows.piece_end - self.windows.piece_start
+        order = np.argsort(sizes, kind="stable")
+        order = order[self.windows.sentence[order] % share[1] == share[0]]
+        for start in range(0, len(order), size):
+            yield order[start : start + size]
+
+    def shuffled_batches(self, size: int, seed: int, epoch: int) -> list[np.ndarray]:
+        """A pure function of seed and epoch: batches of similar length in random order.
+
+        Lengths are sorted only within random pools of 64 batches, so batches still vary.
+        """
+        random = np.random.default_rng((seed, epoch))
+        sizes = self.windows.piece_end - self.windows.piece_start
+        order = random.permutation(len(self))
+        batches = []
+        for start in range(0, len(order), size * 64):
+            pool = order[start : start + size * 64]
+            pool = pool[np.argsort(sizes[pool], kind="stable")]
+            batches += [pool[i : i + size] for i in range(0, len(pool), size)]
+        return [batches[i] for i in random.permutation(len(batches))]
+
+
+class SubwordTokenizer:
+    """The few things we need of a Hugging Face tokenizer: subwords of words, and special ids."""
+
+    def __init__(self, tokenizer, limit: int) -> None:
+        """limit: subwords the encoder has positions for."""
+        self.hf = tokenizer
+        self.limit = limit
+        # Special tokens are found by example: families differ in what they put around a sentence.
+        bare = tokenizer("a", add_special_tokens=False)["input_ids"]
+        full = tokenizer("a")["input_ids"]
+        at = next(i for i in range(len(full)) if full[i : i + len(bare)] == bare)
+        self.prefix: list[int] = full[:at]
+        self.suffix: list[int] = full[at + len(bare) :]
+        self.special_count = len(self.prefix) + len(self.suffix)
+        self.pad: int = tokenizer.pad_token_id or 0
+        self.unknown: int = tokenizer.unk_token_id or self.pad
+
+    def pieces(self, sentences: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
+        """All subword ids, flat, and the number of subwords of each word (at least one).
+
+        A word that the tokenizer's normaliser deletes (a lone control character, say) becomes the
+        unknown token, so that every word has a state.
+        """
+        ids: list[np.ndarray] = [np.zeros(0, dtype=np.int64)]
+        counts: list[np.ndarray] = [np.zeros(0, dtype=np.int64)]
+        for start in range(0, len(sentences), 1024):
+            chunk = [list(words) for words in sentences[start : start + 1024]]
+            encoded = self.hf(chunk, is_split_into_words=True, add_special_tokens=False)
+            for number, words in enumerate(chunk):
+                word_ids = np.array(encoded.word_ids(number), dtype=np.int64)
+                pieces = np.array(encoded["input_ids"][number], dtype=np.int64)
+                count = np.bincount(word_ids, minlength=len(words))
+                if count.min() == 0 or count.max() > MAX_PIECES:
+                    pieces, count = self._repair(pieces, word_ids, count)
+                ids.append(pieces)
+                counts.append(count)
+        return np.concatenate(ids), np.concatenate(counts)
+
+    def _repair(
+        self, pieces: np.ndarray, word_ids: np.ndarray, count: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        kept = [
+            pieces[word_ids == word][:MAX_PIECES] if count[word] else np.array([self.unknown])
+            for word in range(len(count))
+        ]
+        return np.concatenate(kept), np.array([len(k) for k in kept], dtype=np.int64)
+
+
+def _offsets(counts: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def _sentence_key(words: Sequence[str]) -> int:
+    digest = hashlib.blake2b("\x1f".join(words).encode("utf-8", "surrogatepass"), digest_size=8)
+    return int.from_bytes(digest.digest(), "little", signed=True) >> 1  # room to add an offset
+
+
+def _character_table(sentences: Sequence[Sentence], width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Codes [kinds, width] of the distinct words, and each word's kind [words]."""
+    kinds: dict[str, int] = {}
+    word_kind = [kinds.setdefault(word, len(kinds)) for s in sentences for word in s.words]
+    table = np.zeros((max(1, len(kinds)), width), dtype=np.int64)
+    half = width // 2
+    for word, row in kinds.items() if width else ():
+        shown = word if len(word) <= width else word[: width - half] + word[-half:]
+        points = np.array([ord(c) for c in shown], dtype=np.int64)
+        shared = 256 + points % (CHARACTER_CODES - 256)
+        table[row, : len(shown)] = np.where(points < 255, points + 1, shared)
+    return table, np.array(word_kind, dtype=np.int64)
+
+
+def _cut_windows(
+    docs: Sequence[str | None],
+    word_offset: np.ndarray,
+    piece_offset: np.ndarray,
+    context: int,
+    budget: int,
+) -> Windows:
+    """Plan the windows of every sentence: at most `budget` subwords each, context included."""
+    rows: list[tuple[int, ...]] = []
+    for number, doc in enumerate(docs):
+        start, end = int(word_offset[number]), int(word_offset[number + 1])
+        left = right = number
+        if doc is not None:
+            while left > 0 and number - left < context and docs[left - 1] == doc:
+                left -= 1
+            while right + 1 < len(docs) and right - number < context and docs[right + 1] == doc:
+                right += 1
+        context_start = int(piece_offset[word_offset[left]])
+        context_end = int(piece_offset[word_offset[right + 1]])
+        for first, last, owned_first, owned_last in _parts(piece_offset, start, end, budget):
+            core_start, core_end = int(piece_offset[first]), int(piece_offset[last])
+            spare = budget - (core_end - core_start)
+            before, after = core_start - context_start, context_end - core_end
+            # Share what room there is; a side that needs less leaves the rest to the other.
+            before_kept = min(before, max(spare // 2, spare - after))
+            after_kept = min(after, spare - before_kept)
+            rows.append(
+                (
+                    number,
+                    first,
+                    last - first,
+                    first - start,
+                    owned_first - start,
+                    owned_last - start,
+                    core_start - before_kept,
+                    core_end + after_kept,
+                )
+            )
+    table = np.array(rows, dtype=np.int64).reshape(-1, 8)
+    return Windows(*(np.ascontiguousarray(column) for column in table.T))
+
+
+def _parts(
+    piece_offset: np.ndarray, start: int, end: int, budget: int
+) -> Iterator[tuple[int, int, int, int]]:
+    """Words [first, last) of each window of a sentence and the part of them that it owns.
+
+    One window when the sentence fits. Otherwise consecutive windows overlap by about half, and
+    each owns what lies nearer to its middle than to its neighbours': an entity is read where it
+    has the most context on both sides.
+    """
+    if piece_offset[end] - piece_offset[start] <= budget:
+        yield start, end, start, end
+        return
+    cuts: list[tuple[int, int]] = []
+    first = start
+    while True:
+        last = int(np.searchsorted(piece_offset, piece_offset[first] + budget, "right")) - 1
+        last = min(max(last, first + 1), end)
+        cuts.append((first, last))
+        if last == end:
+            break
+        half = int(np.searchsorted(piece_offset, piece_offset[first] + budget // 2, "left"))
+        first = min(max(half, first + 1), last)
+    for i, (first, last) in enumerate(cuts):
+        owned_first = start if i == 0 else (first + cuts[i - 1][1]) // 2
+        owned_last = end if i == len(cuts) - 1 else (cuts[i + 1][0] + last) // 2
+        yield first, last, owned_first, owned_last

@@ -1,0 +1,110 @@
+"""A trained model as a folder: config.json, model.safetensors and the tokenizer. No pickle."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from diffusionner.batching import SubwordTokenizer
+from diffusionner.errors import CheckpointError
+from diffusionner.files import write_bytes, write_tensors
+from diffusionner.model import DenoisingNetwork
+from diffusionner.model.pretrained import build_encoder, load_tokenizer, position_limit
+from diffusionner.settings import Settings
+
+FORMAT = "diffusionner"
+VERSION = 1
+
+
+def save(
+    folder: Path, network: DenoisingNetwork, tokenizer: SubwordTokenizer, settings: Settings
+) -> None:
+    """Each file is replaced atomically, the weights last."""
+    encoder_config = network.encoder.transformer.config.to_dict()
+    # Where the encoder came from is in the settings; these depend on the machine or the run.
+    for name in ("_name_or_path", "dtype", "torch_dtype", "transformers_version"):
+        encoder_config.pop(name, None)
+    config = {
+        "format": FORMAT,
+        "version": VERSION,
+        "labels": network.labels,
+        "settings": settings.to_dict(),
+        "encoder_config": encoder_config,
+    }
+    with tempfile.TemporaryDirectory() as scratch:
+        tokenizer.hf.save_pretrained(scratch)
+        for file in sorted(Path(scratch).iterdir()):
+            write_bytes(folder / file.name, file.read_bytes())
+    text = json.dumps(config, indent=1, ensure_ascii=False) + "\n"
+    write_bytes(folder / "config.json", text.encode())
+    write_tensors(folder / "model.safetensors", network.state_dict(), {"format": "pt"})
+
+
+def load(folder: str | Path) -> tuple[DenoisingNetwork, SubwordTokenizer, Settings]:
+    """The network (on the CPU, float32, in eval mode) with its tokenizer and settings."""
+    folder = Path(folder)
+    config = _read_config(folder)
+    settings = Settings.from_dict(config["settings"], str(folder / "config.json"))
+    transformer = build_encoder(config["encoder_config"])
+    network = DenoisingNetwork(transformer, config["labels"], settings)
+    load_weights(network, folder / "model.safetensors")
+    tokenizer = load_tokenizer(folder, position_limit(transformer.config))
+    return network.eval(), tokenizer, settings
+
+
+def load_weights(network: DenoisingNetwork, path: Path) -> None:
+    tensors = read_tensors(path)
+    expected = network.state_dict()
+    wrong = sorted(expected.keys() ^ tensors.keys()) or sorted(
+        name for name in expected if expected[name].shape != tensors[name].shape
+    )
+    if wrong:
+        raise CheckpointError(
+            f"{path} does not fit its config.json ({len(wrong)} tensors differ, first '{wrong[0]}')"
+            "; the two files come from different models. Copy the whole folder again"
+        )
+    network.load_state_dict(tensors)
+
+
+def read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        what = "is missing" if isinstance(error, FileNotFoundError) else "is truncated or damaged"
+        raise CheckpointError(
+            f"{path} {what} ({error}); restore it from a good copy or train again"
+        ) from error
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"no model in '{folder}': there is no config.json; give the folder that "
+            "`diffusionner train` or save_pretrained wrote"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    if not isinstance(config, dict) or config.get("format") != FORMAT:
+        kind = config.get("model_type", "unknown") if isinstance(config, dict) else "unknown"
+        raise CheckpointError(
+            f"{path} is not a DiffusionNER model (it says: {kind}); a plain encoder becomes one by "
+            "training: set encoder.name to this folder and run `diffusionner train`"
+        )
+    if config.get("version") != VERSION:
+        raise CheckpointError(
+            f"{path} has version {config.get('version')}, this release reads {VERSION}; "
+            "update diffusionner or train again"
+        )
+    missing = [key for key in ("labels", "settings", "encoder_config") if key not in config]
+    if missing:
+        raise CheckpointError(f"{path} lacks {', '.join(missing)}; restore it from a good copy")
+    return config

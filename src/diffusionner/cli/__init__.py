@@ -1,0 +1,38 @@
+"""The command line: one file a command, each a thin layer over the library."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from diffusionner.cli import evaluate, predict, settings, train
+from diffusionner.errors import DiffusionNERError
+
+app = typer.Typer(
+    name="diffusionner",
+    help="Named entity recognition by boundary denoising: nested and flat, offline.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_show_locals=False,
+)
+app.command("train")(train.train)
+app.command("evaluate")(evaluate.evaluate)
+app.command("predict")(predict.predict)
+app.command("settings")(settings.settings)
+
+
+def main() -> None:
+    """Entry point: our own errors become one readable message and exit status 2."""
+    try:
+        app()
+    except DiffusionNERError as error:
+        Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("interrupted")
+        sys.exit(130)
+    except BrokenPipeError:  # `diffusionner predict ... | head`
+        sys.exit(141)

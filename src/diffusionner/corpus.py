@@ -1,0 +1,70 @@
+"""What flows through everything: entities, sentences and the label set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from diffusionner.errors import DataError
+
+
+class Entity(NamedTuple):
+    """An entity found in a text (character offsets) or in a list of words (word offsets).
+
+    `end` is exclusive. `score` is in [0, 1]: the mean of the probabilities of the left
+    boundary, the right boundary and the type (the paper's sum divided by three).
+    """
+
+    start: int
+    end: int
+    label: str
+    score: float = 1.0
+    text: str = ""
+
+
+class Span(NamedTuple):
+    """A labelled run of words, `end` exclusive: what corpora hold and what is scored."""
+
+    start: int
+    end: int
+    label: str
+
+
+@dataclass(slots=True)
+class Sentence:
+    """Words with their entities; `doc` ties neighbouring sentences together as context."""
+
+    words: list[str]
+    entities: list[Span] = field(default_factory=list)
+    doc: str | None = None
+    where: str = ""  # "file:line", for messages
+
+    def check(self) -> None:
+        """Raise DataError when the sentence is empty or an entity does not fit it."""
+        place = self.where or "sentence"
+        if not self.words:
+            raise DataError(f"{place}: the sentence has no words; remove the line")
+        for start, end, label in self.entities:
+            if not 0 <= start < end <= len(self.words):
+                raise DataError(
+                    f"{place}: entity {label} [{start}, {end}) lies outside its sentence of "
+                    f"{len(self.words)} words; offsets count words from 0, end exclusive"
+                )
+
+
+def collect_labels(sentences: Iterable[Sentence]) -> list[str]:
+    """Every label in use, sorted, so that the order does not depend on the file's."""
+    return sorted({span.label for sentence in sentences for span in sentence.entities})
+
+
+def check_labels(sentences: Sequence[Sentence], labels: Sequence[str]) -> None:
+    """Raise DataError at the first entity whose label the model does not know."""
+    known = set(labels)
+    for sentence in sentences:
+        for span in sentence.entities:
+            if span.label not in known:
+                raise DataError(
+                    f"{sentence.where or 'sentence'}: unknown label '{span.label}'; "
+                    f"the model knows: {', '.join(labels)}"
+                )

@@ -1,0 +1,1 @@
+"""The reverse process in use: decoding, and the DiffusionNER that people call."""

@@ -1,0 +1,89 @@
+"""Predictions to entities: read out, de-duplicate, resolve overlaps, filter by φ (paper, 4.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from diffusionner.batching import Windows
+from diffusionner.model import Prediction
+
+
+class Found(NamedTuple):
+    """A decoded entity in word indices of its sentence, both boundaries inclusive."""
+
+    left: int
+    right: int
+    kind: int
+    total: float  # sum of the three probabilities
+
+
+def read_out(prediction: Prediction, slots: Tensor | None = None) -> Tensor:
+    """arg-max boundaries and type of every span: [B, K, 5] = left, right, type, total, P^c.
+
+    The total is -1 where the span is no entity: no-entity is likeliest, or right < left.
+    """
+    left_p, left = prediction.left[:, 0].sigmoid().max(-1)
+    right_p, right = prediction.right[:, 0].sigmoid().max(-1)
+    type_p, kind = prediction.types[:, 0].softmax(-1).max(-1)
+    valid = (kind < prediction.types.shape[-1] - 1) & (left <= right)
+    if slots is not None:
+        valid &= slots
+    total = torch.where(valid, left_p + right_p + type_p, -1.0)
+    return torch.stack([left.float(), right.float(), kind.float(), total, type_p], -1)
+
+
+def deduplicate(
+    table: np.ndarray, windows: Windows, chosen: np.ndarray
+) -> list[tuple[int, Found]]:
+    """(sentence, entity) for the distinct spans of a batch that was read out.
+
+    Of equal boundaries the likeliest type stays. A window of a cut sentence keeps the entities
+    whose middle it owns, so each is taken from the window in which it has most context.
+    """
+    row, slot = np.nonzero(table[..., 3] >= 0)
+    left, right, kind, total, type_p = table[row, slot].T
+    offset = windows.offset[chosen][row]
+    left, right = left.astype(np.int64) + offset, right.astype(np.int64) + offset
+    middle = (left + right + 1) // 2
+    owned = (middle >= windows.owned_start[chosen][row]) & (middle < windows.owned_end[chosen][row])
+    # Sorted by span and then by type probability, the first of each run of equal spans is kept.
+    order = np.lexsort((-total, -type_p, right, left, row))
+    order = order[owned[order]]
+    span = np.stack([row, left, right])[:, order]
+    fresh = np.ones(len(order), dtype=bool)
+    fresh[1:] = (span[:, 1:] != span[:, :-1]).any(0)
+    kept = order[fresh]
+    sentences = windows.sentence[chosen][row[kept]]
+    columns = (left[kept], right[kept], kind[kept].astype(np.int64), total[kept])
+    found = map(Found, *(column.tolist() for column in columns))
+    return list(zip(sentences.tolist(), found, strict=True))
+
+
+def resolve_overlaps(found: Iterable[Found], policy: str) -> list[Found]:
+    """Best first, drop what the policy forbids; the result is in reading order.
+
+    A lower threshold only adds entities at the end of "best first", so filtering by φ afterwards
+    gives the same as filtering before.
+    """
+    ranked = sorted(found, key=lambda f: (-f.total, f.left, f.right, f.kind))
+    if policy != "all":
+        clash = _crossing if policy == "nested" else _overlapping
+        kept: list[Found] = []
+        for one in ranked:
+            if not any(clash(one, other) for other in kept):
+                kept.append(one)
+        ranked = kept
+    return sorted(ranked, key=lambda f: (f.left, -f.right, f.kind))
+
+
+def _overlapping(a: Found, b: Found) -> bool:
+    return a.left <= b.right and b.left <= a.right
+
+
+def _crossing(a: Found, b: Found) -> bool:
+    return a.left < b.left <= a.right < b.right or b.left < a.left <= b.right < a.right

@@ -1,0 +1,220 @@
+"""The entity decoder: noisy spans and the sentence encoding → boundaries and types.
+
+Shapes: B sentences, D noise draws each, K noisy spans, M words, h hidden size, C types. Everything
+that depends on the sentence alone is computed once in `prepare` and reused at every step.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from diffusionner.model.encoder import SentenceEncoding
+from diffusionner.settings import DecoderSettings
+
+
+@dataclass
+class Prediction:
+    """Unnormalised scores: sigmoid gives P^l and P^r, softmax P^c. The last type is no-entity."""
+
+    left: Tensor  # [B, D, K, M]
+    right: Tensor  # [B, D, K, M]
+    types: Tensor  # [B, D, K, C + 1]
+
+
+@dataclass
+class PreparedSentence:
+    """What the decoder derives from H_S, once for all steps."""
+
+    encoding: SentenceEncoding
+    sums: Tensor  # [B, M + 1, h] prefix sums of H_S in float32, for mean pooling
+    keys_values: list[tuple[Tensor, Tensor]]  # per layer, [B, heads, M, h / heads]
+    left: Tensor  # [B, M, h] H_S W_S of the left pointer
+    right: Tensor
+
+
+class Attention(nn.Module):
+    """Multi-head attention whose keys and values can be computed ahead."""
+
+    def __init__(self, size: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.dropout = dropout
+        self.query = nn.Linear(size, size)
+        self.key_value = nn.Linear(size, 2 * size)
+        self.output = nn.Linear(size, size)
+
+    def keys_values(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        """[B, S, h] → two of [B, heads, S, h / heads]"""
+        keys, values = self.key_value(source).chunk(2, dim=-1)
+        return self._split(keys), self._split(values)
+
+    def forward(
+        self, target: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
+    ) -> Tensor:
+        """target [B, Q, h]; mask [B, S], true where attention is allowed → [B, Q, h]"""
+        attended = F.scaled_dot_product_attention(
+            self._split(self.query(target)),
+            keys,
+            values,
+            attn_mask=None if mask is None else mask[:, None, None, :],
+            dropout_p=self.dropout if self.training else 0.0,
+        )
+        return self.output(attended.transpose(1, 2).reshape(target.shape))
+
+    def _split(self, x: Tensor) -> Tensor:
+        batch, length, size = x.shape
+        return x.view(batch, length, self.heads, size // self.heads).transpose(1, 2)
+
+
+class FeedForward(nn.Sequential):
+    def __init__(self, size: int, inner: int, dropout: float) -> None:
+        super().__init__(nn.Linear(size, inner), nn.GELU(), nn.Dropout(dropout), nn.Linear(inner, size))
+
+
+class SpanEncoderLayer(nn.Module):
+    """Self-attention among the spans, cross-attention to the sentence, a feed-forward after each."""
+
+    def __init__(self, size: int, settings: DecoderSettings) -> None:
+        super().__init__()
+        self.self_attention = self.cross_attention = None
+        blocks = 0
+        if settings.self_attention:
+            self.self_attention = Attention(size, settings.heads, settings.dropout)
+            blocks += 1
+        if settings.cross_attention:
+            self.cross_attention = Attention(size, settings.heads, settings.dropout)
+            blocks += 1
+        self.feedforwards = nn.ModuleList(
+            FeedForward(size, settings.feedforward, settings.dropout) for _ in range(blocks)
+        )
+        self.norms = nn.ModuleList(nn.LayerNorm(size) for _ in range(2 * blocks))
+        self.dropout = nn.Dropout(settings.dropout)
+
+    def forward(
+        self,
+        spans: Tensor,
+        keys_values: tuple[Tensor, Tensor] | None,
+        words: Tensor,
+        slots: Tensor | None,
+    ) -> Tensor:
+        """spans [B, D, K, h]; words [B, M] and slots [B, K] are masks → [B, D, K, h]"""
+        batch, draws, count, size = spans.shape
+        norms, feedforwards = iter(self.norms), iter(self.feedforwards)
+
+        def close(x: Tensor, attended: Tensor) -> Tensor:
+            x = next(norms)(x + self.dropout(attended))
+            return next(norms)(x + self.dropout(next(feedforwards)(x)))
+
+        if self.self_attention is not None:
+            alone = spans.reshape(batch * draws, count, size)  # draws do not see each other
+            visible = None if slots is None else slots.repeat_interleave(draws, 0)
+            keys, values = self.self_attention.keys_values(alone)
+            attended = self.self_attention(alone, keys, values, visible)
+            spans = close(alone, attended).view(batch, draws, count, size)
+        if self.cross_attention is not None and keys_values is not None:
+            joined = spans.reshape(batch, draws * count, size)
+            attended = self.cross_attention(joined, *keys_values, words)
+            spans = close(joined, attended).view(batch, draws, count, size)
+        return spans
+
+
+class BoundaryPointer(nn.Module):
+    """P^δ = sigmoid(MLP(H_S W_S + H_X W_X)) before the sigmoid.
+
+    The first layer of the two-layer perceptron acts on a sum of linear maps, so it is absorbed
+    into W_S and W_X: the same family of functions without an h × h product per span and word.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.words = nn.Linear(size, size)
+        self.spans = nn.Linear(size, size, bias=False)
+        self.output = nn.Linear(size, 1)
+
+    def forward(self, words: Tensor, spans: Tensor, mask: Tensor) -> Tensor:
+        """words (projected) [B, M, h], spans [B, D, K, h], mask [B, M] → scores [B, D, K, M]"""
+        fused = F.relu(words[:, None, None] + self.spans(spans)[..., None, :])
+        scores = self.output(fused).squeeze(-1).float()
+        return scores.masked_fill(~mask[:, None, None], -1e4)
+
+
+class EntityDecoder(nn.Module):
+    def __init__(self, size: int, types: int, timesteps: int, settings: DecoderSettings) -> None:
+        super().__init__()
+        self.pooling = settings.span_pooling
+        if self.pooling == "endpoints":
+            self.first = nn.Linear(size, size)
+            self.last = nn.Linear(size, size)
+            self.join = nn.Linear(2 * size, size)
+        has_attention = settings.self_attention or settings.cross_attention
+        self.layers = nn.ModuleList(
+            SpanEncoderLayer(size, settings) for _ in range(settings.layers if has_attention else 0)
+        )
+        self.left = BoundaryPointer(size)
+        self.right = BoundaryPointer(size)
+        self.classifier = nn.Sequential(
+            nn.Linear(size, size), nn.GELU(), nn.Dropout(settings.dropout), nn.Linear(size, types + 1)
+        )
+        self.register_buffer(
+            "timestep_table", sinusoidal_table(timesteps + 1, size), persistent=False
+        )
+
+    def prepare(self, encoding: SentenceEncoding) -> PreparedSentence:
+        states = encoding.states
+        sums = F.pad(states.float().cumsum(1), (0, 0, 1, 0))
+        keys_values = [
+            layer.cross_attention.keys_values(states)
+            for layer in self.layers
+            if layer.cross_attention is not None
+        ]
+        return PreparedSentence(
+            encoding, sums, keys_values, self.left.words(states), self.right.words(states)
+        )
+
+    def forward(
+        self, sentence: PreparedSentence, spans: Tensor, t: Tensor, slots: Tensor | None = None
+    ) -> Prediction:
+        """spans [B, D, K, 2] word indices, t [B, D], slots [B, K] true for spans that count."""
+        hidden = self._pool(sentence, spans)
+        words = sentence.encoding.mask
+        for number, layer in enumerate(self.layers):
+            keys_values = sentence.keys_values[number] if sentence.keys_values else None
+            hidden = layer(hidden, keys_values, words, slots)
+        hidden = hidden + self.timestep_table[t][..., None, :].to(hidden.dtype)
+        return Prediction(
+            left=self.left(sentence.left, hidden, words),
+            right=self.right(sentence.right, hidden, words),
+            types=self.classifier(hidden).float(),
+        )
+
+    def _pool(self, sentence: PreparedSentence, spans: Tensor) -> Tensor:
+        """H_X [B, D, K, h] from the words of each span."""
+        batch, draws, count, _ = spans.shape
+        left, right = spans.reshape(batch, draws * count, 2).unbind(-1)
+        if self.pooling == "mean":
+            inner = _rows(sentence.sums, right + 1) - _rows(sentence.sums, left)
+            pooled = inner / (right - left + 1)[..., None]
+            pooled = pooled.to(sentence.encoding.states.dtype)
+        else:
+            states = sentence.encoding.states
+            ends = [self.first(_rows(states, left)), self.last(_rows(states, right))]
+            pooled = self.join(F.gelu(torch.cat(ends, -1)))
+        return pooled.view(batch, draws, count, -1)
+
+
+def _rows(table: Tensor, index: Tensor) -> Tensor:
+    """table [B, S, h], index [B, Q] → [B, Q, h]"""
+    return table.gather(1, index[..., None].expand(-1, -1, table.shape[-1]))
+
+
+def sinusoidal_table(rows: int, size: int) -> Tensor:
+    """E_t for t = 0..rows-1, [rows, size] (Vaswani et al.)."""
+    half = size // 2
+    rates = torch.exp(-math.log(10_000) * torch.arange(half) / half)
+    angles = torch.arange(rows)[:, None] * rates
+    return F.pad(torch.cat([angles.sin(), angles.cos()], -1), (0, size - 2 * half))

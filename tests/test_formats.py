@@ -1,0 +1,354 @@
+"""Reading and writing corpus files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from diffusionner.corpus import Sentence, Span
+from diffusionner.errors import DataError
+from diffusionner.formats import conll, iterate, jsonl, read
+
+
+@pytest.fixture
+def make(tmp_path: Path):
+    """A function that writes a file and returns its path."""
+
+    def write(name: str, content: str | bytes) -> Path:
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
+        return path
+
+    return write
+
+
+# The registry: choosing a format, opening files.
+
+ROWS = "Rome B-LOC\nfell O\n"
+OBJECT = '{"tokens": ["Rome", "fell"], "entities": [{"start": 0, "end": 1, "label": "LOC"}]}\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.jsonl", OBJECT),
+        ("a.JSON", OBJECT),
+        ("eng.train", "\n \n" + OBJECT),
+        ("a.bio", ROWS),
+        ("a.IOB2", "# a first line that says nothing\n" + ROWS),
+        ("a.txt", ROWS),
+        ("eng.testa", ROWS),
+        ("eng.train", "\n" + ROWS),
+        ("eng.train", "-DOCSTART- -X- O O\n\n" + ROWS),
+        ("noextension", ROWS),
+    ],
+)
+def test_detects_the_format(make, name, content):
+    (sentence,) = read(make(name, content))
+    assert sentence.words == ["Rome", "fell"]
+    assert sentence.entities == [Span(0, 1, "LOC")]
+
+
+def test_a_named_format_beats_the_extension(make):
+    assert read(make("a.txt", OBJECT), "jsonl")[0].words == ["Rome", "fell"]
+    assert read(make("a.jsonl", ROWS), format="conll")[0].words == ["Rome", "fell"]
+
+
+def test_unknown_format_names_the_nearest(make):
+    with pytest.raises(DataError, match="unknown format 'jsonlines'; did you mean 'jsonl'"):
+        read(make("a.jsonl", OBJECT), "jsonlines")
+
+
+def test_undetectable_format_lists_the_choices(make):
+    path = make("corpus.xml", "<set>\n")
+    with pytest.raises(DataError, match=r"corpus\.xml: .*one of: jsonl, conll"):
+        read(path)
+
+
+def test_missing_file_and_folder(tmp_path):
+    with pytest.raises(DataError, match=r"gone\.jsonl: no such file"):
+        iterate(tmp_path / "gone.jsonl")  # before the first sentence is asked for
+    with pytest.raises(DataError, match="cannot be read"):
+        read(tmp_path, "jsonl")
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.conll", "unknown"])
+@pytest.mark.parametrize("content", ["", "\n  \n\n"])
+def test_file_without_sentences(make, name, content):
+    with pytest.raises(DataError, match="holds no sentences"):
+        read(make(name, content))
+
+
+def test_not_utf8_names_the_line(make):
+    path = make("a.conll", b"Rome B-LOC\n\nK\xf6ln B-LOC\n")
+    with pytest.raises(DataError, match=r"a\.conll:3: not UTF-8 \(byte 0xf6\)"):
+        read(path)
+
+
+def test_byte_order_mark_and_windows_line_ends(make):
+    path = make("a.conll", b"\xef\xbb\xbfRome\tB-LOC\r\nfell\tO\r\n\r\nYes\tO\r\n")
+    assert [s.words for s in read(path)] == [["Rome", "fell"], ["Yes"]]
+    path = make("a.jsonl", b"\xef\xbb\xbf" + OBJECT.encode())
+    assert read(path)[0].words == ["Rome", "fell"]
+
+
+def test_only_a_line_feed_ends_a_line(make):
+    text = '{"tokens": ["a\u2028b", "c\u0085d"]}\n'
+    assert read(make("a.jsonl", text))[0].words == ["a\u2028b", "c\u0085d"]
+
+
+def test_iterate_streams(make):
+    stream = iterate(make("a.jsonl", OBJECT + "broken\n"))
+    assert next(stream).words == ["Rome", "fell"]
+    with pytest.raises(DataError, match=r"a\.jsonl:2"):
+        next(stream)
+
+
+# JSON lines.
+
+
+def test_jsonl_reads_everything(make):
+    record = {
+        "doc": "d1",
+        "tokens": ["the", "Bank", "of", "中国"],
+        "entities": [
+            {"start": 1, "end": 4, "label": "ORG"},
+            {"start": 3, "end": 4, "label": "LOC"},
+            {"start": 1, "end": 4, "label": "ORG"},
+            {"start": 3, "end": 4, "label": "GPE", "id": "T4"},
+        ],
+        "source": "ignored",
+    }
+    path = make("a.jsonl", f"\n{json.dumps(record)}\n\n" + '{"doc": 7, "tokens": ["b"]}')
+    first, second = read(path)
+    assert first == Sentence(
+        ["the", "Bank", "of", "中国"],
+        [Span(1, 4, "ORG"), Span(3, 4, "LOC"), Span(3, 4, "GPE")],
+        "d1",
+        f"{path}:2",
+    )
+    assert second == Sentence(["b"], [], "7", f"{path}:4")
+
+
+@pytest.mark.parametrize(("doc", "expected"), [("null", None), ('""', None), ("0", "0")])
+def test_jsonl_documents(make, doc, expected):
+    path = make("a.jsonl", f'{{"doc": {doc}, "tokens": ["a"]}}')
+    assert read(path)[0].doc == expected
+
+
+def entity(start: object = 0, end: object = 1, label: object = "X") -> str:
+    entities = [{"start": start, "end": end, "label": label}]
+    return json.dumps({"tokens": ["a", "b"], "entities": entities})
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"tokens": ["a"],}', "not valid JSON"),
+        ("[" * 100_000, "cannot be decoded"),
+        ('["a", "b"]', "expected an object, found a list"),
+        ("null", "expected an object, found null"),
+        ('{"words": ["a"]}', "no 'tokens' among the keys ('words')"),
+        ('{"tokens": "a b"}', "'tokens' must be a list, not a string"),
+        ('{"tokens": []}', "'tokens' is empty"),
+        ('{"tokens": ["a", 3]}', "token 1 must be a string, not a number"),
+        ('{"tokens": ["a", ""]}', "token 1 is ''"),
+        ('{"tokens": [" \\t", "a"]}', "token 0 is ' \\t'"),
+        ('{"tokens": ["a\\ud83d"]}', "half of a surrogate pair (\\ud83d)"),
+        ('{"tokens": ["a"], "doc": true}', "'doc' must be a string or a number, not true"),
+        ('{"tokens": ["a"], "doc": ["d"]}', "'doc' must be a string or a number, not a list"),
+        ('{"tokens": ["a"], "entities": null}', "'entities' must be a list, not null"),
+        ('{"tokens": ["a"], "entities": {}}', "'entities' must be a list, not an object"),
+        ('{"tokens": ["a"], "entities": [[0, 1, "X"]]}', "must be an object, not a list"),
+        ('{"tokens": ["a"], "entities": [{"start": 0, "end": 1}]}', "has no 'label'"),
+        (entity(start=True), "'start' of an entity must be a whole number, not true"),
+        (entity(end=1.0), "'end' of an entity must be a whole number, not 1.0"),
+        (entity(end="1"), 'must be a whole number, not "1"'),
+        (entity(label=""), "must be a non-empty string, not ''"),
+        (entity(label="  "), "must be a non-empty string, not '  '"),
+        (entity(label=3), "must be a non-empty string, not 3"),
+        (entity(start=-1), "entity X [-1, 1) lies outside its sentence of 2 words"),
+        (entity(end=3), "entity X [0, 3) lies outside"),
+        (entity(start=1), "entity X [1, 1) lies outside"),
+    ],
+)
+def test_jsonl_errors_name_file_and_line(make, line, message):
+    path = make("bad.jsonl", OBJECT + "\n" + line + "\n" + OBJECT)
+    with pytest.raises(DataError) as caught:
+        read(path)
+    assert str(caught.value).startswith(f"{path}:3: ")
+    assert message in str(caught.value)
+
+
+def test_whole_surrogate_pair_is_one_character(make):
+    path = make("a.jsonl", '{"tokens": ["\\ud83d\\ude00"]}')
+    assert read(path)[0].words == ["\U0001f600"]
+
+
+def test_write_then_read_gives_the_same(tmp_path):
+    sentences = [
+        Sentence(["Köln", "中国", "\U0001f600"], [Span(0, 2, "LOC"), Span(1, 2, "GPE")], "d"),
+        Sentence(["a\u2028b"]),
+    ]
+    path = tmp_path / "out.jsonl"
+    jsonl.write(path, iter(sentences))
+    again = read(path)
+    assert [(s.words, s.entities, s.doc) for s in again] == [
+        (s.words, s.entities, s.doc) for s in sentences
+    ]
+    assert "Köln" in path.read_text(encoding="utf-8")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out.jsonl"]
+
+
+def test_sentence_to_json():
+    sentence = Sentence(["a"], [Span(0, 1, "X")], "d", "file:3")
+    assert jsonl.sentence_to_json(sentence) == {
+        "doc": "d",
+        "tokens": ["a"],
+        "entities": [{"start": 0, "end": 1, "label": "X"}],
+    }
+    assert jsonl.sentence_to_json(Sentence(["a"])) == {"tokens": ["a"], "entities": []}
+
+
+def test_failed_write_leaves_the_old_file(make):
+    path = make("out.jsonl", OBJECT)
+
+    def sentences():
+        yield Sentence(["new"])
+        raise RuntimeError("stopped half way")
+
+    with pytest.raises(RuntimeError):
+        jsonl.write(path, sentences())
+    assert path.read_text() == OBJECT
+    assert [entry.name for entry in path.parent.iterdir()] == ["out.jsonl"]
+
+
+def test_write_over_what_it_reads(make):
+    path = make("a.jsonl", OBJECT * 3)
+    jsonl.write(path, iterate(path))
+    assert len(read(path)) == 3
+
+
+@pytest.mark.parametrize("folder", ["missing", "file"])
+def test_write_where_nothing_can_be_written(make, folder):
+    path = make("file", "").parent / folder / "out.jsonl"
+    with pytest.raises(DataError, match="cannot be written"):
+        jsonl.write(path, [Sentence(["a"])])
+
+
+# CoNLL columns.
+
+
+@pytest.mark.parametrize(
+    ("tags", "spans"),
+    [
+        # IOB1: I begins; B only parts neighbours of one type.
+        ("O I-A I-A O I-B", [(1, 3, "A"), (4, 5, "B")]),
+        ("I-A I-A B-A I-A I-B", [(0, 2, "A"), (2, 4, "A"), (4, 5, "B")]),
+        # IOB2.
+        ("B-A I-A B-A B-B I-B O B-A", [(0, 2, "A"), (2, 3, "A"), (3, 5, "B"), (6, 7, "A")]),
+        ("O O", []),
+        # BIOES, with S and E next to the same type.
+        ("B-A I-A E-A S-A B-A E-A", [(0, 3, "A"), (3, 4, "A"), (4, 6, "A")]),
+        ("S-A S-A O S-B", [(0, 1, "A"), (1, 2, "A"), (3, 4, "B")]),
+        # BILOU and BMES.
+        ("U-A B-A I-A L-A U-B", [(0, 1, "A"), (1, 4, "A"), (4, 5, "B")]),
+        ("B-A L-A I-A", [(0, 2, "A"), (2, 3, "A")]),
+        ("B-A M-A M-A E-A O S-A", [(0, 4, "A"), (5, 6, "A")]),
+        # Broken sequences: nothing marked is lost.
+        ("B-A I-B", [(0, 1, "A"), (1, 2, "B")]),
+        ("E-A I-A", [(0, 1, "A"), (1, 2, "A")]),
+        ("B-A O E-A", [(0, 1, "A"), (2, 3, "A")]),
+        ("B-A B-A E-B", [(0, 1, "A"), (1, 2, "A"), (2, 3, "B")]),
+        # A type may hold a hyphen.
+        ("B-creative-work I-creative-work", [(0, 2, "creative-work")]),
+    ],
+)
+def test_decodes_every_scheme(tags, spans):
+    assert conll.decode(tags.split()) == [Span(*span) for span in spans]
+
+
+def test_conll_sentences_documents_and_places(make):
+    path = make(
+        "a.conll",
+        "-DOCSTART- -X- O O\n"
+        "\n"
+        "EU NNP I-NP I-ORG\n"
+        "rejects VBZ I-VP O\n"
+        "\n"
+        "\n"
+        "Peter  NNP  I-NP  I-PER\n"
+        "Blackburn NNP I-NP I-PER \n"
+        "-DOCSTART-\n"
+        "BRUSSELS NNP I-NP I-LOC",
+    )
+    assert read(path) == [
+        Sentence(["EU", "rejects"], [Span(0, 1, "ORG")], "doc-1", f"{path}:3"),
+        Sentence(["Peter", "Blackburn"], [Span(0, 2, "PER")], "doc-1", f"{path}:7"),
+        Sentence(["BRUSSELS"], [Span(0, 1, "LOC")], "doc-2", f"{path}:10"),
+    ]
+
+
+def test_conll_without_docstart_has_no_documents(make):
+    assert [s.doc for s in read(make("a.conll", "a O\n\nb O\n"))] == [None, None]
+
+
+def test_entities_end_with_their_sentence(make):
+    first, second = read(make("a.conll", "a B-X\n\nb I-X\n"))
+    assert first.entities == second.entities == [Span(0, 1, "X")]
+
+
+def test_tabs_keep_other_spaces_in_the_word(make):
+    (sentence,) = read(make("a.tsv", "10 000\tCD\tB-N\t\na\u00a0b\tNN\tI-N\n"))
+    assert sentence.words == ["10 000", "a\u00a0b"]
+    assert sentence.entities == [Span(0, 2, "N")]
+    (sentence,) = read(make("a.conll", "a\u3000b B-N\n"))
+    assert sentence.words == ["a\u3000b"]
+
+
+def test_hash_as_word_and_as_comment(make):
+    path = make(
+        "a.conll",
+        "# sent_id = 12\n"
+        "# O\n"
+        "1 O\n"
+        "# newpar\n"
+        "# on vitamin O\n"
+        "#tag B-X\n"
+        "# I-X\n"
+        "\n"
+        "# text = the end\n"
+        "end O\n",
+    )
+    first, second = read(path)
+    assert first.words == ["#", "1", "#tag", "#"]
+    assert first.entities == [Span(2, 4, "X")]
+    assert first.where == f"{path}:2"
+    assert second.words == ["end"]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("word", "'word' is alone on its line"),
+        ("#", "'#' is alone on its line"),
+        ("word PER", "unknown tag 'PER'"),
+        ("word B-", "unknown tag 'B-'"),
+        ("word B", "a tag is O, or one of B I E S (also M, L, U)"),
+        ("word X-PER", "unknown tag 'X-PER'"),
+        ("word b-PER", "unknown tag 'b-PER'"),
+        ("word O-PER", "unknown tag 'O-PER'"),
+        ("#\tcomment", "unknown tag 'comment'"),
+        ("\tO", "only white space"),
+        ("\u3000\tO", "only white space"),
+        ("New York B-LOC", "3 columns where the row before has 2"),
+    ],
+)
+def test_conll_errors_name_file_and_line(make, row, message):
+    path = make("bad.conll", f"a O\n\nb O\n{row}\n")
+    with pytest.raises(DataError) as caught:
+        read(path)
+    assert str(caught.value).startswith(f"{path}:4: ")
+    assert message in str(caught.value)
