@@ -179,14 +179,11 @@ class EncodedCorpus:
             host_counts=host_counts,
         )
 
-    def sorted_batches(self, size: int, share: tuple[int, int]) -> Iterator[np.ndarray]:
-        """Window indices in batches of similar length, for inference.
-
-        share = (i, n): only those of every n-th sentence, from the i-th on.
-        """
-        sizes = self.windows.piece_end - self.windows.piece_start
-        order = np.argsort(sizes, kind="stable")
-        order = order[self.windows.sentence[order] % share[1] == share[0]]
+    def sorted_batches(self, size: int, sentences: Sequence[int]) -> Iterator[np.ndarray]:
+        """Windows of the given sentences in batches of similar length, for inference."""
+        windows = np.flatnonzero(np.isin(self.windows.sentence, sentences))
+        sizes = (self.windows.piece_end - self.windows.piece_start)[windows]
+        order = windows[np.argsort(sizes, kind="stable")]
         for start in range(0, len(order), size):
             yield order[start : start + size]
 

@@ -26,6 +26,10 @@ class CheckpointError(DiffusionNERError):
     """A model folder or training state that is missing, truncated or not ours."""
 
 
+class WriteError(DiffusionNERError):
+    """A file that could not be written; what was there before is untouched."""
+
+
 class TrainingDiverged(DiffusionNERError):
     """The loss is no longer a finite number; the last good state is on disk."""
 

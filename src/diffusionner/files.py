@@ -10,7 +10,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 from torch import Tensor
 
-from diffusionner.errors import CheckpointError
+from diffusionner.errors import WriteError
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
@@ -31,9 +31,9 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) or type(error).__name__ == "SafetensorError":
-            raise CheckpointError(
-                f"could not write {path}: {error}; the previous file, if any, is untouched. "
-                "Free some disk space or choose another folder"
+            raise WriteError(
+                f"could not write {path}: {error}; what was there before is untouched. "
+                "Check the folder and the space on its disk"
             ) from error
         raise
 

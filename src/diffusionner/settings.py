@@ -208,6 +208,16 @@ class Settings:
                 raise SettingsError(f"'{assignment}': the value is not valid YAML") from error
         return Settings.from_dict(values, "command line")
 
+    def with_inference(self, options: Mapping[str, Any]) -> Settings:
+        """A copy with other inference settings; None leaves one as it is."""
+        given = {name: value for name, value in options.items() if value is not None}
+        section = _build_section(
+            "inference", {**dataclasses.asdict(self.inference), **given}, "options"
+        )
+        changed = dataclasses.replace(self, inference=section)
+        changed.check("options")
+        return changed
+
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 

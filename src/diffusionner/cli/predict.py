@@ -1,1 +1,176 @@
-def predict() -> None: ...
+"""`diffusionner predict`"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from diffusionner.cli import options
+from diffusionner.cli.show import show
+from diffusionner.errors import DataError, WriteError
+
+
+def predict(
+    texts: Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="Texts.")] = None,
+    input_path: Annotated[
+        str | None, typer.Option("--input", help="JSONL to read; - is standard input.")
+    ] = None,
+    output_path: Annotated[
+        str | None, typer.Option("--output", help="JSONL to write; - is standard output.")
+    ] = None,
+    model: options.Model = None,
+    steps: options.Steps = None,
+    spans: options.Spans = None,
+    threshold: options.Threshold = None,
+    overlap: options.Overlap = None,
+    seed: options.Seed = None,
+    batch_size: options.BatchSize = None,
+    device: options.Device = None,
+) -> None:
+    """Find the entities of texts.
+
+    Texts on the command line are shown with their entities underneath. With `--input`, each line
+    is `{"text": ...}` or `{"tokens": [...]}`, and comes back as the same object plus `entities`:
+    character offsets for text, word offsets for tokens, `end` exclusive. Lines next to each other
+    that share a `doc` are each other's context. A line that cannot be used is reported by its
+    number and left out; the exit status is then 1.
+
+    Examples:
+
+    * `diffusionner predict --model runs/model "Ada Lovelace met Charles Babbage in London."`
+
+    * `diffusionner predict --model runs/model --input in.jsonl --output out.jsonl`
+    """
+    if bool(texts) == bool(input_path):
+        raise DataError("give either texts or --input, for example: predict --model M 'Some text.'")
+    if input_path not in (None, "-") and not Path(str(input_path)).is_file():
+        raise DataError(f"{input_path}: no such file; use --input - to read standard input")
+    ner = options.load_model(model, device)
+    chosen = options.inference_options(steps, spans, threshold, overlap, seed, batch_size)
+    if texts and output_path is None:
+        console = Console()
+        for text, entities in zip(texts, ner.pipe(texts, **chosen), strict=True):
+            show(console, text, entities, ner.labels)
+        return
+
+    errors = Console(stderr=True)
+    with ExitStack() as stack:
+        if texts:
+            reader = Reader(iter([json.dumps({"text": text}) for text in texts]), "text", errors)
+        elif input_path == "-":
+            reader = Reader(iter(sys.stdin.buffer), "standard input", errors)
+        else:
+            file = stack.enter_context(open(str(input_path), "rb"))
+            reader = Reader(iter(file), str(input_path), errors)
+        bar = stack.enter_context(
+            Progress(
+                TextColumn("lines"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+                console=errors, transient=True, disable=not errors.is_terminal,
+            )  # fmt: skip
+        )
+        task = bar.add_task("lines", total=None)
+        write = _writer(output_path, stack)
+        for entities in ner.stream(reader.items(), **chosen):
+            record = reader.finished.pop(0)
+            write({**record, "entities": [entity._asdict() for entity in entities]})
+            bar.advance(task)
+    if reader.bad:
+        errors.print(f"{reader.bad} of {reader.lines} lines could not be used", highlight=False)
+        raise typer.Exit(1)
+
+
+class Reader:
+    """Input lines one by one; bad ones are reported and skipped."""
+
+    def __init__(self, lines: Iterator[bytes | str], name: str, errors: Console) -> None:
+        self.source = lines
+        self.name = name
+        self.errors = errors
+        self.lines = 0
+        self.bad = 0
+        self.finished: list[dict[str, Any]] = []  # records given out, oldest first
+
+    def items(self) -> Iterator[tuple[str | list[str], str | None]]:
+        for line in self.source:
+            self.lines += 1
+            if not line.strip():
+                continue
+            try:
+                record, content, doc = parse_line(line)
+            except ValueError as error:
+                self.bad += 1
+                place = f"{self.name}:{self.lines}"
+                self.errors.print(f"{escape(place)}: {escape(str(error))}", highlight=False)
+                continue
+            self.finished.append(record)
+            yield content, doc
+
+
+def parse_line(line: bytes | str) -> tuple[dict[str, Any], str | list[str], str | None]:
+    """(the object, its text or words, its document); ValueError says what is wrong."""
+    try:
+        text = line.decode("utf-8-sig") if isinstance(line, bytes) else line
+        record = json.loads(text)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 ({error.reason})") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON ({error.msg}, column {error.colno})") from error
+    if not isinstance(record, dict):
+        raise ValueError('expected an object such as {"text": "..."}')
+    if ("text" in record) == ("tokens" in record):
+        raise ValueError('expected either "text" or "tokens"')
+    content = record["text"] if "text" in record else record["tokens"]
+    if "text" in record and not isinstance(content, str):
+        raise ValueError('"text" must be a string')
+    if "tokens" in record and not (
+        isinstance(content, list) and all(isinstance(word, str) and word for word in content)
+    ):
+        raise ValueError('"tokens" must be a list of non-empty strings')
+    doc = record.get("doc")
+    return record, content, None if doc is None else str(doc)
+
+
+def _writer(path: str | None, stack: ExitStack) -> Any:
+    """A function that writes one record. A file appears under its name only when it is whole."""
+    partial: Path | None = None
+    file: IO[str]
+    if path in (None, "-"):
+        file = sys.stdout
+    else:
+        target = Path(str(path))
+        partial = target.with_name(target.name + ".partial")
+        try:
+            file = open(partial, "w", encoding="utf-8", newline="\n")  # noqa: SIM115
+        except OSError as error:
+            raise WriteError(f"cannot write {target}: {error.strerror}; check the folder") from error
+
+        def close(failed: Any, *_: Any) -> None:
+            file.close()
+            if failed is None:
+                partial.replace(target)
+
+        stack.push(close)
+
+    def write(record: dict[str, Any]) -> None:
+        try:
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            if partial is None:
+                file.flush()  # whoever reads a pipe wants the line now
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise WriteError(
+                f"cannot go on writing {partial or 'standard output'}: {error.strerror}; "
+                "what is there so far is kept"
+            ) from error
+
+    return write

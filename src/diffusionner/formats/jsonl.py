@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from diffusionner.corpus import Sentence, Span
 from diffusionner.errors import DataError
+from diffusionner.files import write_atomically
 
 EXTENSIONS = (".jsonl", ".json")
 _SHAPE = '{"tokens": ["..."], "entities": [{"start": 0, "end": 1, "label": "..."}]}'
@@ -60,22 +60,14 @@ def sentence_to_json(sentence: Sentence) -> dict[str, Any]:
 
 def write(path: str | os.PathLike[str], sentences: Iterable[Sentence]) -> None:
     """Write all sentences or, on any failure, leave what was at `path` as it is."""
-    path = Path(path)
-    # Beside the target, since a rename is atomic only within one file system.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+
+    def fill(temporary: Path) -> None:
         with temporary.open("w", encoding="utf-8", newline="\n") as file:
             for sentence in sentences:
                 record = sentence_to_json(sentence)
                 file.write(json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n")
-        os.replace(temporary, path)
-    except OSError as error:
-        raise DataError(
-            f"{path}: cannot be written ({error.strerror}); check the folder and the space in it"
-        ) from error
-    finally:
-        with suppress(OSError):  # usually it is gone by now, renamed
-            temporary.unlink()
+
+    write_atomically(Path(path), fill)
 
 
 def _load(text: str, where: str) -> object:
@@ -111,9 +103,9 @@ def _words(tokens: object, where: str) -> list[str]:
             raise DataError(
                 f"{where}: token {index} must be a string, not {_name(token)}; put it in quotes"
             )
-        if not token.strip():
+        if not token:  # white space alone is odd but occurs in published corpora
             raise DataError(
-                f"{where}: token {index} is {token!r}, which has nothing to read; "
+                f"{where}: token {index} is empty; "
                 "remove it and move the entities after it"
             )
     return tokens

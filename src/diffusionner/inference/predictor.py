@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from diffusionner.batching import EncodedCorpus
-from diffusionner.diffusion import timestep_sequence
 from diffusionner.inference.decoding import Found, deduplicate, read_out, resolve_overlaps
 from diffusionner.model import DenoisingNetwork
 from diffusionner.settings import InferenceSettings
@@ -18,27 +17,25 @@ from diffusionner.settings import InferenceSettings
 def predict(
     network: DenoisingNetwork,
     corpus: EncodedCorpus,
-    sentences: int,
+    sentences: Sequence[int],
     settings: InferenceSettings,
     given: Sequence[Sequence[tuple[int, int]]] | None = None,
     start: int | None = None,
-    share: tuple[int, int] = (0, 1),
     progress: Callable[[int], None] | None = None,
 ) -> list[list[Found]]:
-    """Entities of each of the corpus's sentences, overlaps resolved, *not* yet filtered by φ.
+    """Entities of the chosen sentences of a corpus, overlaps resolved, *not* yet filtered by φ.
 
-    given: spans (start, end exclusive) of each sentence to start the reverse process from, noised
-    to timestep `start`; share = (i, n): predict every n-th sentence only; progress is called with the number of windows done.
+    given: for every sentence of the corpus, spans (start, end exclusive) from which the reverse
+    process starts at timestep `start`. progress is called with the number of windows done.
     """
     device = next(network.parameters()).device
-    timestep_sequence(start or network.schedule.timesteps, settings.steps)  # refuse bad values now
     was_training = network.training
     network.eval()
-    collected: list[list[Found]] = [[] for _ in range(sentences)]
+    collected: dict[int, list[Found]] = {number: [] for number in sentences}
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
     try:
         with torch.inference_mode(), autocast:
-            for chosen in corpus.sorted_batches(settings.batch_size, share):
+            for chosen in corpus.sorted_batches(settings.batch_size, sentences):
                 batch = corpus.batch(chosen).to(device)
                 spans = slots = None
                 if given is not None:
@@ -51,7 +48,7 @@ def predict(
                     progress(len(chosen))
     finally:
         network.train(was_training)
-    return [resolve_overlaps(found, settings.overlap) for found in collected]
+    return [resolve_overlaps(found, settings.overlap) for found in collected.values()]
 
 
 def _place(

@@ -112,7 +112,11 @@ class SpanEncoderLayer(nn.Module):
 
         if self.self_attention is not None:
             alone = spans.reshape(batch * draws, count, size)  # draws do not see each other
-            visible = None if slots is None else slots.repeat_interleave(draws, 0)
+            visible = None
+            if slots is not None:
+                visible = slots.repeat_interleave(draws, 0)
+                # A row that may look at nothing has no softmax; its result is not used.
+                visible = visible | ~visible.any(-1, keepdim=True)
             keys, values = self.self_attention.keys_values(alone)
             attended = self.self_attention(alone, keys, values, visible)
             spans = close(alone, attended).view(batch, draws, count, size)

@@ -49,6 +49,8 @@ class GraphedTransformer:
         length = subwords.shape[1]
         if length not in self.recorded:
             core = _Core(self.transformer).train()
+            # Recording happens on a stream of its own; autograd then waits where it must.
+            torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
             precision = torch.autocast(
                 "cuda",
                 dtype=torch.get_autocast_dtype("cuda"),

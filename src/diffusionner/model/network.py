@@ -64,20 +64,18 @@ class DenoisingNetwork(nn.Module):
         slots: Tensor | None = None,
         start: int | None = None,
     ) -> Prediction:
-        """The reverse process: γ steps from Gaussian spans, or from spans that the caller gives.
+        """The reverse process: γ steps from Gaussian spans at T, or from spans the caller gives.
 
-        given: [B, K, 2] word indices (left, right), noised to timestep `start` (default T) first;
+        given: [B, K, 2] word indices (left, right), taken as the noisy spans of timestep `start`;
         slots: [B, K] true where a given span counts.
         """
         sentence = self.encode(batch)
         keys = mix_keys(batch.keys, settings.seed)
-        top = start or self.schedule.timesteps
-        count = settings.spans if given is None else given.shape[1]
         lengths = batch.lengths[:, None]
-        x = gaussian_noise(mix_keys(keys, 0), count, 2)[:, None]  # [B, 1, K, 2]
-        if given is not None:
-            x0 = self.coordinates.encode(given[:, None], lengths)
-            x = self.schedule.add_noise(x0, torch.full_like(lengths, top), x)
+        if given is None:
+            x = gaussian_noise(mix_keys(keys, 0), settings.spans, 2)[:, None]  # [B, 1, K, 2]
+        else:
+            x = self.coordinates.encode(given[:, None], lengths)
 
         def denoise(x: Tensor, t: int) -> tuple[Tensor, Prediction]:
             prediction = self.denoise(sentence, x, torch.full_like(lengths, t), slots)
@@ -85,5 +83,5 @@ class DenoisingNetwork(nn.Module):
             spans = torch.stack([left, torch.maximum(left, right)], -1)
             return self.coordinates.encode(spans, lengths), prediction
 
-        sequence = timestep_sequence(top, min(settings.steps, top))
+        sequence = timestep_sequence(start or self.schedule.timesteps, settings.steps)
         return reverse_process(denoise, x, self.schedule, sequence, keys, settings.eta)

@@ -33,9 +33,7 @@ class Phases:
         return max(0.0, (length - done) / max(1, length - rising))
 
 
-def build_optimizer(
-    network: DenoisingNetwork, settings: TrainingSettings, fused: bool
-) -> torch.optim.AdamW:
+def build_optimizer(network: DenoisingNetwork, settings: TrainingSettings) -> torch.optim.AdamW:
     """AdamW with separate rates for the pretrained encoder and the rest; no decay on vectors."""
     groups = []
     pretrained = set(network.encoder.transformer.parameters())
@@ -46,7 +44,7 @@ def build_optimizer(
             parameters = [p for p in members if (p.dim() > 1) == decays]
             decay = settings.weight_decay if decays else 0.0
             groups.append({"params": parameters, "weight_decay": decay, "lr": rate, "peak": rate})
-    return torch.optim.AdamW([g for g in groups if g["params"]], fused=fused)
+    return torch.optim.AdamW([g for g in groups if g["params"]], fused=True)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:

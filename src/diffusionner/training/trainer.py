@@ -96,9 +96,7 @@ class Trainer:
             settings.training.epochs * per_epoch,
             settings.training.warmup,
         )
-        self.optimizer = build_optimizer(
-            self.network, settings.training, fused=self.device.type == "cuda"
-        )
+        self.optimizer = build_optimizer(self.network, settings.training)
         self.average: AveragedModel | None = None
         if settings.training.ema:
             self.average = AveragedModel(
@@ -130,6 +128,7 @@ class Trainer:
             batches = self.corpus.shuffled_batches(training.batch_size, training.seed, epoch)
             last_saved = tick = time.monotonic()
             losses: list[torch.Tensor] = []
+            recent = 0  # sentences since the last line of the log
             upcoming = self._prepare_ahead(batches, epoch)
             for number in range(self.progress.batch, len(batches)):
                 prepared = next(upcoming)
@@ -138,13 +137,14 @@ class Trainer:
                 self.progress.batch = number + 1
                 losses.append(self.last_loss)
                 self.trained += len(batches[number])
+                recent += len(batches[number])
                 if self.progress.step % LOG_EVERY == 0 or number + 1 == len(batches):
                     mean = float(torch.stack(losses).mean())
                     losses.clear()
                     now = time.monotonic()
                     self.training_seconds += now - tick
-                    tick = now
-                    self._log(epoch, mean)
+                    self._log(epoch, mean, recent / (now - tick))
+                    tick, recent = now, 0
                 if time.monotonic() - last_saved > 60 * training.checkpoint_minutes:
                     self._check_finite(epoch, number)
                     self._save(started)
@@ -297,17 +297,15 @@ class Trainer:
         """Predictions for all sentences, the work shared among the processes."""
         assert corpus is not None
         processes, rank = self.accelerator.num_processes, self.accelerator.process_index
-        found = predict(network, corpus, len(sentences), self.settings.inference, share=(rank, processes))
+        mine = range(rank, len(sentences), processes)
+        found = predict(network, corpus, mine, self.settings.inference)
         if processes == 1:
             return found
-        merged: list[list[Found]] = [[] for _ in sentences]
-        for number, entities in gather_object([(i, f) for i, f in enumerate(found) if f]):
-            merged[number] = entities
-        return merged
+        merged = dict(gather_object(list(zip(mine, found, strict=True))))
+        return [merged[number] for number in range(len(sentences))]
 
-    def _log(self, epoch: int, loss: float) -> None:
+    def _log(self, epoch: int, loss: float, speed: float) -> None:
         training = self.settings.training
-        speed = self.trained / max(1e-9, self.training_seconds)
         label = f"epoch {epoch + 1}/{training.frozen_epochs + training.epochs}"
         factor = self.phases.factor(self.progress.step - 1)
         self.reporter.update(

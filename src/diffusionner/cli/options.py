@@ -1,0 +1,61 @@
+"""Options that several commands share, each a view of one setting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from diffusionner.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from diffusionner.inference.pipeline import DiffusionNER
+
+Model = Annotated[
+    Path | None, typer.Option("--model", help="Folder of a trained model.", show_default=False)
+]
+Steps = Annotated[int | None, typer.Option(help="Denoising steps γ.  [default: the model's]")]
+Spans = Annotated[int | None, typer.Option(help="Noisy spans K_eval.  [default: the model's]")]
+Threshold = Annotated[
+    float | None,
+    typer.Option(help="φ on the sum of the three probabilities.  [default: the model's]"),
+]
+Overlap = Annotated[
+    str | None, typer.Option(help="nested, flat or all.  [default: the model's]")
+]
+Seed = Annotated[int | None, typer.Option(help="Seed of the noise.  [default: the model's]")]
+BatchSize = Annotated[int | None, typer.Option(help="Sentences per batch.")]
+Device = Annotated[
+    str | None, typer.Option(help="cpu, cuda, cuda:1 ...  [default: a GPU if there is one]")
+]
+
+
+def load_model(model: Path | None, device: str | None) -> DiffusionNER:
+    from diffusionner.inference.pipeline import DiffusionNER
+
+    if model is None:
+        raise CheckpointError(
+            "no model given: train one (`diffusionner train configs/litbank-minilm.yaml`) and pass "
+            "its folder with --model"
+        )
+    return DiffusionNER.from_pretrained(model, device)
+
+
+def inference_options(
+    steps: int | None,
+    spans: int | None,
+    threshold: float | None,
+    overlap: str | None,
+    seed: int | None,
+    batch_size: int | None,
+) -> dict[str, Any]:
+    """The options as inference settings; what was not given stays as the model has it."""
+    return {
+        "steps": steps,
+        "spans": spans,
+        "threshold": threshold,
+        "overlap": overlap,
+        "seed": seed,
+        "batch_size": batch_size,
+    }

@@ -1,0 +1,250 @@
+"""DiffusionNER, the object people use: text or words in, entities out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from diffusionner import checkpoint
+from diffusionner.batching import EncodedCorpus, SubwordTokenizer
+from diffusionner.corpus import Entity, Sentence, Span
+from diffusionner.errors import DataError, SettingsError
+from diffusionner.inference.decoding import Found
+from diffusionner.inference.predictor import predict
+from diffusionner.model import DenoisingNetwork
+from diffusionner.model.encoder import SentenceEncoder
+from diffusionner.settings import InferenceSettings, Settings
+from diffusionner.text import TextSentence, split_sentences
+
+BUFFERED_BATCHES = 16  # sentences are sorted by length within so many batches
+
+
+class DiffusionNER:
+    """A trained model.
+
+    Every method takes the inference settings as keywords: steps (γ), spans (K_eval), eta,
+    threshold (φ), overlap ("nested", "flat", "all"), seed, batch_size. What is not given is as the
+    model was saved with.
+    """
+
+    def __init__(
+        self,
+        network: DenoisingNetwork,
+        subwords: SubwordTokenizer,
+        settings: Settings,
+        device: str | None = None,
+    ) -> None:
+        if device is None:
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        if device.startswith("cuda"):
+            # cuDNN's attention is planned anew for every shape, which costs more than it saves.
+            torch.backends.cuda.enable_cudnn_sdp(False)
+        self.network = network.to(device).eval()
+        self.subwords = subwords
+        self.settings = settings
+
+    @classmethod
+    def from_pretrained(cls, path: str | Path, device: str | None = None) -> DiffusionNER:
+        """Load a folder that `diffusionner train` or `save_pretrained` wrote."""
+        return cls(*checkpoint.load(path), device)
+
+    def save_pretrained(self, path: str | Path) -> None:
+        """Write config.json, model.safetensors and the tokenizer."""
+        checkpoint.save(Path(path), self.network, self.subwords, self.settings)
+
+    @property
+    def tokenizer(self) -> Any:
+        """The Hugging Face tokenizer."""
+        return self.subwords.hf
+
+    @property
+    def encoder(self) -> SentenceEncoder:
+        """The sentence encoder as a torch module."""
+        return self.network.encoder
+
+    @property
+    def labels(self) -> list[str]:
+        return self.network.labels
+
+    def __call__(self, text: str, **options: Any) -> list[Entity]:
+        """Entities of a text, with character offsets."""
+        return next(self.pipe([text], **options))
+
+    def pipe(self, texts: Iterable[str], **options: Any) -> Iterator[list[Entity]]:
+        """Entities of many texts, streamed in order. Sentences of one text are context."""
+        if isinstance(texts, str):
+            raise TypeError("pipe takes many texts; for a single one call the model itself")
+        return self.stream(((text, None) for text in texts), **options)
+
+    def predict_tokens(
+        self,
+        sentences: Sequence[Sequence[str]],
+        docs: Sequence[str | None] | None = None,
+        from_spans: Sequence[Sequence[tuple[int, int]]] | None = None,
+        start: int | None = None,
+        **options: Any,
+    ) -> list[list[Entity]]:
+        """Entities of sentences given as words, with word offsets, end exclusive.
+
+        docs: the document of each sentence; neighbours of the same document are context.
+        from_spans: for each sentence, spans (start, end exclusive) to start the reverse process
+        from instead of noise, at timestep `start` (default: a fifth of T).
+        """
+        if docs is not None and len(docs) != len(sentences):
+            raise ValueError(f"{len(docs)} docs for {len(sentences)} sentences")
+        items = [Sentence(list(w), doc=docs[i] if docs else None) for i, w in enumerate(sentences)]
+        if from_spans is not None:
+            return self._refine(items, from_spans, start, options)
+        if start is not None:
+            raise ValueError("start= only applies together with from_spans=")
+        return list(self.stream(((s.words, s.doc) for s in items), **options))
+
+    def predict_sentences(
+        self,
+        sentences: Sequence[Sentence],
+        progress: Callable[[int], None] | None = None,
+        **options: Any,
+    ) -> list[list[Span]]:
+        """Entities of a whole corpus as labelled spans: what the scorer compares."""
+        inference = self.settings.with_inference(options).inference
+        corpus = EncodedCorpus(sentences, self.subwords, self.settings.encoder)
+        chosen = range(len(sentences))
+        found = predict(self.network, corpus, chosen, inference, progress=progress)
+        return [
+            [Span(f.left, f.right + 1, self.labels[f.kind]) for f in self._kept(one, inference)]
+            for one in found
+        ]
+
+    def stream(
+        self, items: Iterable[tuple[str | Sequence[str], str | None]], **options: Any
+    ) -> Iterator[list[Entity]]:
+        """Entities of (text or words, document) pairs, in order, holding only a buffer of them.
+
+        Items of one document that stand together are each other's context.
+        """
+        inference = self.settings.with_inference(options).inference
+        return self._stream(items, inference)
+
+    def _stream(
+        self,
+        items: Iterable[tuple[str | Sequence[str], str | None]],
+        inference: InferenceSettings,
+    ) -> Iterator[list[Entity]]:
+        context = self.settings.encoder.context
+        enough = inference.batch_size * BUFFERED_BATCHES
+        waiting: list[_Item] = []
+        held = 0  # sentences in it
+        before: list[Sentence] = []  # the last sentences already done
+        for number, (content, doc) in enumerate(items):
+            waiting.append(_Item(content, doc, number))
+            held += len(waiting[-1].sentences)
+            if held < enough:
+                continue
+            ready = len(waiting)
+            if context:  # the last sentences must wait until their right context is known
+                behind = 0
+                while ready and behind < context:
+                    ready -= 1
+                    behind += len(waiting[ready].sentences)
+            if ready:
+                yield from self._finish(before, waiting[:ready], waiting[ready:], inference)
+                done = before + [s for item in waiting[:ready] for s in item.sentences]
+                before = done[-context:] if context else []
+                waiting = waiting[ready:]
+                held = sum(len(item.sentences) for item in waiting)
+        if waiting:
+            yield from self._finish(before, waiting, [], inference)
+
+    def _finish(
+        self,
+        before: list[Sentence],
+        ready: list[_Item],
+        after: list[_Item],
+        inference: InferenceSettings,
+    ) -> Iterator[list[Entity]]:
+        """Predict the ready items with the sentences around them as context."""
+        sentences = [s for item in ready for s in item.sentences]
+        follow = [s for item in after for s in item.sentences]
+        found: list[list[Found]] = []
+        if sentences:
+            corpus = EncodedCorpus(before + sentences + follow, self.subwords, self.settings.encoder)
+            chosen = range(len(before), len(before) + len(sentences))
+            found = predict(self.network, corpus, chosen, inference)
+        results = iter(found)
+        for item in ready:
+            yield [
+                item.entity(i, f, self.labels)
+                for i in range(len(item.sentences))
+                for f in self._kept(next(results), inference)
+            ]
+
+    def _refine(
+        self,
+        sentences: list[Sentence],
+        from_spans: Sequence[Sequence[tuple[int, int]]],
+        start: int | None,
+        options: dict[str, Any],
+    ) -> list[list[Entity]]:
+        """The reverse process from the caller's spans."""
+        settings = self.settings.with_inference(options)
+        timesteps = settings.diffusion.timesteps
+        start = max(1, timesteps // 5) if start is None else start
+        if not settings.inference.steps <= start <= timesteps:
+            raise SettingsError(
+                f"start={start} is not possible with steps={settings.inference.steps}; "
+                f"expected {settings.inference.steps} to {timesteps}"
+            )
+        if len(from_spans) != len(sentences):
+            raise ValueError(f"spans of {len(from_spans)} sentences for {len(sentences)} sentences")
+        for number, (sentence, spans) in enumerate(zip(sentences, from_spans, strict=True)):
+            for left, right in spans:
+                if not 0 <= left < right <= len(sentence.words):
+                    raise DataError(
+                        f"sentence {number}: the span [{left}, {right}) lies outside its "
+                        f"{len(sentence.words)} words"
+                    )
+        full = [i for i, s in enumerate(sentences) if s.words]
+        results: list[list[Entity]] = [[] for _ in sentences]
+        if full:
+            corpus = EncodedCorpus(
+                [sentences[i] for i in full], self.subwords, self.settings.encoder
+            )
+            given = [from_spans[i] for i in full]
+            inference = settings.inference
+            found = predict(self.network, corpus, range(len(full)), inference, given, start)
+            for i, one in zip(full, found, strict=True):
+                item = _Item(sentences[i].words, None, i)
+                results[i] = [item.entity(0, f, self.labels) for f in self._kept(one, inference)]
+        return results
+
+    @staticmethod
+    def _kept(found: list[Found], inference: InferenceSettings) -> list[Found]:
+        return [f for f in found if f.total >= inference.threshold]
+
+
+class _Item:
+    """One input, text or words, with its sentences."""
+
+    def __init__(self, content: str | Sequence[str], doc: str | None, number: int) -> None:
+        self.text = content if isinstance(content, str) else None
+        self.parts: list[TextSentence] = []
+        if isinstance(content, str):
+            self.parts = split_sentences(content)
+            # The sentences of one text are each other's context, whatever the caller says.
+            doc = f"\0text {number}" if doc is None else doc
+            self.sentences = [Sentence(part.words, doc=doc) for part in self.parts]
+        else:
+            self.sentences = [Sentence(list(content), doc=doc)] if content else []
+
+    def entity(self, sentence: int, found: Found, labels: Sequence[str]) -> Entity:
+        """The entity in the offsets of the input."""
+        score = min(1.0, found.total / 3)
+        if self.text is None:
+            words = self.sentences[sentence].words[found.left : found.right + 1]
+            return Entity(found.left, found.right + 1, labels[found.kind], score, " ".join(words))
+        part = self.parts[sentence]
+        start, end = part.starts[found.left], part.ends[found.right]
+        return Entity(start, end, labels[found.kind], score, self.text[start:end])

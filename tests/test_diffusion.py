@@ -1,0 +1,382 @@
+"""The diffusion process against closed forms, reference arithmetic and statistics."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from diffusionner.diffusion import (
+    Coordinates,
+    Schedule,
+    ddim_step,
+    expand,
+    gaussian_noise,
+    mix_keys,
+    reverse_process,
+    timestep_sequence,
+)
+
+KINDS = ["left-right", "left-width"]
+SCHEDULES = ["cosine", "linear"]
+
+
+# Schedule
+
+
+@pytest.mark.parametrize("timesteps", [1, 10, 1000])
+def test_cosine_schedule_is_the_closed_form(timesteps):
+    def curve(t: int) -> float:
+        return math.cos((t / timesteps + 0.008) / 1.008 * math.pi / 2) ** 2
+
+    alpha_bar = Schedule("cosine", timesteps).alpha_bar.double()
+    expected = [curve(t) / curve(0) for t in range(timesteps)]
+    assert alpha_bar[:-1].tolist() == pytest.approx(expected, rel=1e-6)
+    # The curve ends at zero; the largest beta, 0.999, keeps the last step finite.
+    assert alpha_bar[-1].item() == pytest.approx(expected[-1] * 0.001, rel=1e-6)
+
+
+@pytest.mark.parametrize("timesteps", [100, 1000, 2500])
+def test_linear_schedule_is_the_product(timesteps):
+    alpha_bar = Schedule("linear", timesteps).alpha_bar
+    product = 1.0
+    for t in range(1, timesteps + 1):
+        share = (t - 1) / (timesteps - 1)
+        product *= 1 - (1e-4 + share * (0.02 - 1e-4)) * 1000 / timesteps
+        assert alpha_bar[t].item() == pytest.approx(product, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", SCHEDULES)
+@pytest.mark.parametrize("timesteps", [2, 5, 50, 100, 1000, 4000])
+def test_schedules_go_from_clean_to_noise(kind, timesteps):
+    alpha_bar = Schedule(kind, timesteps).alpha_bar
+    assert len(alpha_bar) == timesteps + 1
+    assert alpha_bar[0] == 1
+    assert (alpha_bar.diff() < 0).all()
+    assert 0 < alpha_bar[-1] < 1e-3
+
+
+@pytest.mark.xfail(strict=True, reason="linspace over one step is its start: alpha_bar_1 = 0.9")
+def test_linear_schedule_of_one_step_ends_in_noise():
+    assert Schedule("linear", 1).alpha_bar[-1] < 1e-2
+
+
+def test_unknown_schedule():
+    with pytest.raises(ValueError, match="'quadratic'"):
+        Schedule("quadratic", 10)
+
+
+@pytest.mark.parametrize("kind", SCHEDULES)
+def test_noised_spans_have_the_right_mean_and_variance(kind):
+    schedule = Schedule(kind, 1000)
+    times = torch.tensor([1, 100, 400, 900, 1000])
+    x0 = torch.tensor([[0.7, -0.4]])  # [K, 2]
+    draws = 40_000
+    noise = gaussian_noise(torch.arange(draws), 5, 1, 2)  # [draws, times, K, 2]
+    x = schedule.add_noise(x0, times.expand(draws, 5), noise)
+    for i, t in enumerate(times.tolist()):
+        alpha_bar = schedule.alpha_bar[t].item()
+        error = 5 * math.sqrt((1 - alpha_bar) / draws)
+        for side in (0, 1):
+            values = x[:, i, 0, side].double()
+            expected = math.sqrt(alpha_bar) * x0[0, side].item()
+            assert values.mean().item() == pytest.approx(expected, abs=error)
+            assert values.var().item() == pytest.approx(1 - alpha_bar, rel=0.04)
+
+
+def test_no_noise_at_time_zero():
+    x0 = torch.randn(3, 4, 2)
+    x = Schedule("cosine", 10).add_noise(x0, torch.zeros(3, dtype=torch.long), torch.randn(3, 4, 2))
+    assert torch.equal(x, x0)
+
+
+# Coordinates
+
+
+def spans_of(length: int) -> torch.Tensor:
+    """Every span of a sentence; for long ones every left boundary with some right ones."""
+    if length <= 40:
+        pairs = [(i, j) for i in range(length) for j in range(i, length)]
+    else:
+        pairs = [(i, j) for i in range(length) for j in {i, (i + length) // 2, length - 1}]
+    return torch.tensor(pairs)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("scale", [0.01, 0.5, 1.0, 2.0, 7.3])
+def test_coordinates_round_trip(kind, scale):
+    coordinates = Coordinates(kind, scale)
+    for length in [*range(1, 41), 97, 128, 511, 3001]:
+        spans = spans_of(length)
+        x = coordinates.encode(spans, torch.tensor(length))
+        assert (x.abs() < scale).all()
+        assert torch.equal(coordinates.decode(x, torch.tensor(length)), spans), length
+
+
+def test_coordinates_are_the_centres_of_cells():
+    spans = torch.tensor([[0, 3], [2, 2]])
+    length = torch.tensor(4)
+    x = Coordinates("left-right", 2.0).encode(spans, length)
+    assert x.tolist() == [[-1.5, 1.5], [0.5, 0.5]]
+    x = Coordinates("left-width", 2.0).encode(spans, length)
+    assert x.tolist() == [[-1.5, 1.5], [0.5, -1.5]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_point_of_a_cell_is_its_word(kind):
+    coordinates = Coordinates(kind, 1.0)
+    length = 11
+    spans = spans_of(length)
+    x = coordinates.encode(spans, torch.tensor(length))
+    for shift in (-0.99, -0.5, 0.5, 0.99):  # in half cells, which are 1 / length wide
+        assert torch.equal(coordinates.decode(x + shift / length, torch.tensor(length)), spans)
+
+
+def test_coordinates_of_sentences_of_different_lengths():
+    lengths = torch.tensor([[3], [9]])  # [B, 1], against spans [B, D, K, 2]
+    spans = torch.tensor([[[[0, 2], [1, 1]]], [[[0, 8], [4, 7]]]])
+    for kind in KINDS:
+        coordinates = Coordinates(kind, 1.0)
+        x = coordinates.encode(spans, lengths)
+        assert torch.equal(x[1, 0], coordinates.encode(spans[1, 0], torch.tensor(9)))
+        assert torch.equal(coordinates.decode(x, lengths), spans)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("scale", [0.01, 1.0, 3.0])
+def test_any_real_numbers_decode_to_a_span(kind, scale):
+    coordinates = Coordinates(kind, scale)
+    extremes = torch.tensor([0.0, -0.0, 1e-30, 1.0, -1.0, 1e8, -1e8, 3e38, -3e38])
+    pairs = torch.cartesian_prod(extremes, extremes)
+    random = torch.randn(3000, 2, generator=torch.Generator().manual_seed(0))
+    x = torch.cat([pairs, scale * pairs, random, 1e3 * random, 1e25 * random])
+    for length in (1, 2, 7, 200):
+        left, right = coordinates.decode(x, torch.tensor(length)).unbind(-1)
+        assert ((left >= 0) & (left <= right) & (right < length)).all()
+
+
+def test_noise_may_swap_the_boundaries():
+    x = torch.tensor([[0.9, -0.9]])
+    assert Coordinates("left-right", 1.0).decode(x, torch.tensor(10)).tolist() == [[0, 9]]
+
+
+def test_a_span_too_wide_ends_with_the_sentence():
+    x = torch.tensor([[0.5, 0.9]])
+    assert Coordinates("left-width", 1.0).decode(x, torch.tensor(10)).tolist() == [[7, 9]]
+
+
+@pytest.mark.parametrize("size", [1e3, 1e12])
+def test_values_beyond_the_range_belong_to_the_outer_words(size):
+    x = torch.tensor([[-size, -size], [-size, size], [size, size]])
+    for kind in KINDS:
+        decoded = Coordinates(kind, 1.0).decode(x, torch.tensor(10)).tolist()
+        assert decoded == [[0, 0], [0, 9], [9, 9]]
+
+
+@pytest.mark.xfail(strict=True, reason="beyond 2**63 the conversion to integers overflows to word 0")
+def test_astronomic_values_belong_to_the_outer_words():
+    x = torch.tensor([[1e30, 1e30]])
+    assert Coordinates("left-right", 1.0).decode(x, torch.tensor(10)).tolist() == [[9, 9]]
+
+
+# Expansion
+
+
+LENGTHS = torch.tensor([12, 5, 30])
+COUNTS = torch.tensor([3, 0, 7])
+
+
+@pytest.fixture
+def gold() -> torch.Tensor:
+    """[3, 7, 2]: three, no and seven distinct entities, the rest padding."""
+    table = torch.zeros(3, 7, 2, dtype=torch.long)
+    table[0, :3] = torch.tensor([[0, 3], [1, 2], [11, 11]])
+    table[2] = torch.tensor([[i, 2 * i + 3] for i in range(1, 8)])
+    return table
+
+
+def expanded(gold, strategy, spans, draws=4, kind="left-right", scale=1.0, first_key=0):
+    """x_0 and the same as word spans."""
+    coordinates = Coordinates(kind, scale)
+    keys = mix_keys(torch.arange(3 * draws).view(3, draws), first_key)
+    x = expand(gold, COUNTS, LENGTHS, keys, spans, strategy, coordinates)
+    assert x.shape == (3, draws, spans, 2)
+    return x, coordinates.decode(x, LENGTHS[:, None])
+
+
+def as_set(spans: torch.Tensor) -> set[tuple[int, ...]]:
+    return {tuple(span) for span in spans.tolist()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("strategy", ["random", "repetition"])
+def test_every_entity_is_there_when_it_fits(gold, strategy, kind):
+    _, spans = expanded(gold, strategy, spans=9, kind=kind, scale=2.0)
+    for draw in range(4):
+        assert as_set(gold[0, :3]) <= as_set(spans[0, draw])
+        assert as_set(gold[2]) <= as_set(spans[2, draw])
+
+
+def test_repetition_repeats_evenly(gold):
+    _, spans = expanded(gold, "repetition", spans=8)
+    for draw in range(4):
+        repeated = [tuple(span) for span in spans[0, draw].tolist()]
+        assert sorted(repeated.count(span) for span in as_set(gold[0, :3])) == [2, 3, 3]
+
+
+def test_random_fills_up_with_gaussian_spans(gold):
+    scale = 2.0
+    x, spans = expanded(gold, "random", spans=400, draws=8, scale=scale)
+    for draw in range(8):
+        assert as_set(spans[0, draw, :3]) == as_set(gold[0, :3])
+        assert as_set(spans[2, draw, :7]) == as_set(gold[2])
+    filled = torch.cat([x[0, :, 3:].flatten(), x[1].flatten(), x[2, :, 7:].flatten()])
+    # Three deviations reach from the middle to either end of (-scale, scale).
+    assert stats.kstest(filled.numpy(), "norm", args=(0, scale / 3)).pvalue > 0.01
+
+
+@pytest.mark.parametrize("strategy", ["random", "repetition"])
+def test_without_entities_all_spans_are_random(gold, strategy):
+    x, _ = expanded(gold, strategy, spans=300, draws=2)
+    assert stats.kstest(x[1].flatten().numpy(), "norm", args=(0, 1 / 3)).pvalue > 0.01
+
+
+@pytest.mark.parametrize("strategy", ["random", "repetition"])
+def test_more_entities_than_spans(gold, strategy):
+    _, spans = expanded(gold, strategy, spans=4, draws=40)
+    chosen = [frozenset(as_set(spans[2, draw])) for draw in range(40)]
+    assert all(len(c) == 4 and c <= as_set(gold[2]) for c in chosen), "distinct gold entities"
+    assert len(set(chosen)) > 10, "each draw makes its own choice"
+    assert frozenset().union(*chosen) == as_set(gold[2]), "every entity gets its turn"
+
+
+@pytest.mark.parametrize("strategy", ["random", "repetition"])
+def test_draws_differ_and_keys_repeat(gold, strategy):
+    x, _ = expanded(gold, strategy, spans=9)
+    for sentence, distinct in ((0, 2), (1, 4), (2, 4)):  # three entities have only six orders
+        assert len(x[sentence].flatten(1).unique(dim=0)) >= distinct
+    again, _ = expanded(gold, strategy, spans=9)
+    assert torch.equal(x, again)
+    other, _ = expanded(gold, strategy, spans=9, first_key=1)
+    assert not torch.equal(x, other)
+
+
+@pytest.mark.parametrize("strategy", ["random", "repetition"])
+def test_expansion_of_a_sentence_does_not_depend_on_the_others(gold, strategy):
+    coordinates = Coordinates("left-right", 1.0)
+    keys = torch.arange(6).view(3, 2)
+    together = expand(gold, COUNTS, LENGTHS, keys, 9, strategy, coordinates)
+    alone = expand(gold[:1, :3], COUNTS[:1], LENGTHS[:1], keys[:1], 9, strategy, coordinates)
+    assert torch.equal(together[:1], alone)
+
+
+# Reverse process
+
+
+def test_timestep_sequence():
+    assert timestep_sequence(1000, 5) == [1000, 800, 600, 400, 200, 0]
+    assert timestep_sequence(1000, 1) == [1000, 0]
+    assert timestep_sequence(10, 10) == list(range(10, -1, -1))
+    assert timestep_sequence(10, 3) == [10, 7, 3, 0]
+
+
+@pytest.mark.parametrize("start", [1, 2, 7, 100, 999])
+def test_timestep_sequences_descend_evenly(start):
+    for steps in range(1, start + 1):
+        sequence = timestep_sequence(start, steps)
+        assert len(sequence) == steps + 1
+        assert (sequence[0], sequence[-1]) == (start, 0)
+        gaps = -np.diff(sequence)
+        assert gaps.min() >= 1 and gaps.max() - gaps.min() <= 2
+        ideal = np.linspace(start, 0, steps + 1)
+        assert np.abs(np.array(sequence) - ideal).max() <= 0.5 + 1e-9
+
+
+@pytest.mark.parametrize(("start", "steps"), [(10, 0), (10, 11), (10, -1), (0, 1)])
+def test_impossible_timestep_sequences(start, steps):
+    with pytest.raises(ValueError, match=f"{steps} denoising steps do not fit into {start}"):
+        timestep_sequence(start, steps)
+
+
+TIMESTEPS = 200
+
+
+def denoised_perfectly(kind, schedule_kind, steps, eta, spans, lengths, draws=1, seed=0):
+    """Run the reverse process with a denoiser that knows the gold; every x that it was shown."""
+    coordinates, schedule = Coordinates(kind, 1.0), Schedule(schedule_kind, TIMESTEPS)
+    keys = mix_keys(torch.arange(len(spans)), seed)
+    x0 = coordinates.encode(spans, lengths[:, None]).expand(-1, draws, -1, -1)
+    start = torch.full((len(spans), draws), TIMESTEPS)
+    noise = gaussian_noise(mix_keys(keys, 0), *x0.shape[1:])
+    seen: list[tuple[int, torch.Tensor]] = []
+
+    def denoise(x, t):
+        seen.append((t, x))
+        # The final sample, at time 0, where nothing but the prediction is left.
+        one, last = torch.ones(()), schedule.at(torch.tensor(t))
+        return x0, coordinates.decode(ddim_step(x, x0, last, one), lengths[:, None])
+
+    sequence = timestep_sequence(TIMESTEPS, steps)
+    x = schedule.add_noise(x0, start, noise)
+    result = reverse_process(denoise, x, schedule, sequence, keys, eta)
+    return result, seen, x0, noise, schedule
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("steps", [1, 2, 5, 10, 50, TIMESTEPS])
+def test_a_perfect_denoiser_recovers_the_gold(kind, schedule, steps):
+    spans = torch.tensor([[[[0, 4], [1, 1], [3, 9]]], [[[0, 0], [1, 2], [2, 2]]]])
+    lengths = torch.tensor([10, 3])
+    result, seen, x0, noise, schedule = denoised_perfectly(
+        kind, schedule, steps, 0.0, spans, lengths
+    )
+    assert torch.equal(result, spans)
+    assert [t for t, _ in seen] == timestep_sequence(TIMESTEPS, steps)[:-1]
+    # Deterministic: the path keeps the noise it began with and only lets it fade.
+    for t, x in seen:
+        expected = schedule.add_noise(x0, torch.full((2, 1), t), noise)
+        assert torch.allclose(x, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("eta", [0.5, 1.0])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_noisy_steps_keep_the_marginal_distribution(schedule, eta):
+    many = 20_000
+    spans = torch.tensor([[[[1, 8]]]]).expand(many, 1, 1, 2)
+    _, seen, x0, noise, schedule = denoised_perfectly(
+        "left-right", schedule, 5, eta, spans, torch.full((many,), 10)
+    )
+    assert len(seen) == 5
+    for t, x in seen:
+        alpha_bar = schedule.alpha_bar[t].item()
+        error = 5 * math.sqrt((1 - alpha_bar) / many)
+        mean, variance = x.double().mean(0).flatten(), x.double().var(0).flatten()
+        expected = (math.sqrt(alpha_bar) * x0[0]).flatten().double()
+        assert torch.allclose(mean, expected, atol=error)
+        assert variance.tolist() == pytest.approx([1 - alpha_bar] * 2, rel=0.06)
+    # Fresh noise at every step: the last x no longer follows the first as it would with eta = 0.
+    first, last = noise.flatten(), (seen[-1][1] - seen[-1][1].mean(0)).flatten()
+    assert np.corrcoef(first.numpy(), last.numpy())[0, 1] < 0.95
+    if eta == 1:
+        assert np.corrcoef(first.numpy(), last.numpy())[0, 1] < 0.5
+
+
+def test_noisy_steps_differ_from_each_other_and_repeat_with_the_keys():
+    spans = torch.tensor([[[[1, 8], [2, 3]]]])
+    lengths = torch.tensor([10])
+    runs = [
+        denoised_perfectly("left-right", "cosine", 5, 1.0, spans, lengths, seed=seed)[1]
+        for seed in (0, 0, 1)
+    ]
+    assert all(torch.equal(a, b) for (_, a), (_, b) in zip(runs[0], runs[1], strict=True))
+    assert not torch.equal(runs[0][1][1], runs[2][1][1])
+
+
+def test_noise_is_required_where_it_is_used():
+    x = torch.zeros(1, 1, 2)
+    with pytest.raises(ValueError, match="eta > 0 needs noise"):
+        ddim_step(x, x, torch.tensor(0.1), torch.tensor(0.5), eta=0.5)

@@ -1,0 +1,353 @@
+"""Matching against brute force, and the training objective against a loop written out."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from diffusionner.batching import Batch
+from diffusionner.diffusion import Coordinates, Schedule, mix_keys
+from diffusionner.model import Prediction
+from diffusionner.settings import Settings
+from diffusionner.training.matching import finite, match, matched_count, matching_cost
+from diffusionner.training.objective import DenoisingObjective, NoisySpans, NotFinite
+
+# (spans K, entities N, matches) → how many spans each entity takes
+SHARES = {
+    (5, 1, 1): [1],
+    (5, 1, 3): [3],
+    (5, 1, 0): [5],
+    (5, 2, 1): [1, 1],
+    (5, 2, 2): [2, 2],
+    (5, 2, 3): [2, 2],  # three each do not fit
+    (5, 2, 0): [3, 2],
+    (6, 4, 0): [2, 2, 1, 1],
+    (6, 3, 9): [2, 2, 2],
+    (4, 3, 2): [1, 1, 1],
+    (3, 3, 0): [1, 1, 1],
+    (3, 3, 2): [1, 1, 1],
+}
+
+
+def least_cost(cost: np.ndarray, columns: list[int]) -> tuple[float, list[int]]:
+    """The cheapest way to give each column a row of its own, and the column of each row."""
+    best: tuple[float, list[int]] = (math.inf, [])
+    for rows in itertools.permutations(range(len(cost)), len(columns)):
+        total = sum(cost[row, column] for row, column in zip(rows, columns, strict=True))
+        if total < best[0] - 1e-12:
+            assigned = [-1] * len(cost)
+            for row, column in zip(rows, columns, strict=True):
+                assigned[row] = column
+            best = (total, assigned)
+    return best
+
+
+@pytest.mark.parametrize(("spans", "entities", "matches"), SHARES)
+def test_matching_is_optimal(spans, entities, matches):
+    shares = SHARES[spans, entities, matches]
+    columns = [entity for entity, share in enumerate(shares) for _ in range(share)]
+    random = np.random.default_rng(0)
+    for _ in range(5):
+        cost = -random.uniform(0, 3, (1, 1, spans, entities))
+        assigned = match(cost, np.array([entities]), matches)
+        assert assigned.shape == (1, 1, spans)
+        assert [int((assigned == entity).sum()) for entity in range(entities)] == shares
+        assert assigned[0, 0].tolist() == least_cost(cost[0, 0], columns)[1]
+
+
+@pytest.mark.parametrize("matches", [0, 1, 4])
+def test_more_entities_than_spans(matches):
+    random = np.random.default_rng(1)
+    for _ in range(5):
+        cost = -random.uniform(0, 3, (1, 1, 3, 5))
+        assigned = match(cost, np.array([5]), matches)[0, 0]
+        # Every span takes an entity of its own: the same problem with the sides exchanged.
+        _, spans_of = least_cost(cost[0, 0].T, [0, 1, 2])
+        assert [spans_of[entity] for entity in assigned] == [0, 1, 2]
+
+
+def test_without_entities_nothing_is_matched():
+    cost = np.random.default_rng(0).normal(size=(2, 3, 4, 1))
+    assert (match(cost, np.array([0, 0]), 1) == -1).all()
+
+
+@pytest.mark.parametrize("matches", [0, 1, 2])
+def test_a_batch_is_matched_as_its_parts(matches):
+    random = np.random.default_rng(2)
+    counts = np.array([2, 0, 4, 7])
+    cost = random.normal(size=(4, 3, 6, 7))
+    for i, count in enumerate(counts):
+        cost[i, :, :, count:] = -100.0  # padding that would be a bargain
+    together = match(cost, counts, matches)
+    for i, count in enumerate(counts):
+        for d in range(3):
+            part = cost[i : i + 1, d : d + 1, :, : max(1, count)]
+            alone = match(part, counts[i : i + 1], matches)
+            assert np.array_equal(together[i, d], alone[0, 0])
+
+
+def test_the_number_of_matched_spans_is_known_ahead():
+    random = np.random.default_rng(3)
+    for spans, entities, matches in itertools.product(range(1, 8), range(10), range(5)):
+        cost = random.normal(size=(1, 1, spans, max(1, entities)))
+        assigned = match(cost, np.array([entities]), matches)
+        expected = int((assigned >= 0).sum())
+        assert matched_count(entities, spans, matches) == expected, (spans, entities, matches)
+
+
+def random_prediction(batch: int, draws: int, spans: int, words: int, types: int) -> Prediction:
+    generator = torch.Generator().manual_seed(batch + 10 * draws + 100 * spans)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return 2 * torch.randn(*shape, generator=generator)
+
+    return Prediction(
+        left=normal(batch, draws, spans, words),
+        right=normal(batch, draws, spans, words),
+        types=normal(batch, draws, spans, types + 1),
+    )
+
+
+def test_matching_cost_is_the_sum_of_three_probabilities():
+    prediction = random_prediction(2, 3, 4, 6, 2)
+    gold = torch.tensor([[[0, 3], [1, 1], [2, 5]], [[4, 5], [0, 0], [0, 0]]])
+    types = torch.tensor([[0, 1, 1], [1, 0, 0]])
+    cost = matching_cost(prediction, gold, types)
+    assert cost.shape == (2, 3, 4, 3)
+    for b, d, k, n in itertools.product(range(2), range(3), range(4), range(3)):
+        left = 1 / (1 + math.exp(-prediction.left[b, d, k, gold[b, n, 0]]))
+        right = 1 / (1 + math.exp(-prediction.right[b, d, k, gold[b, n, 1]]))
+        exponentials = [math.exp(v) for v in prediction.types[b, d, k]]
+        kind = exponentials[types[b, n]] / sum(exponentials)
+        assert cost[b, d, k, n].item() == pytest.approx(-(left + right + kind), abs=1e-5)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_only_costs_of_entities_must_be_finite(bad):
+    counts = np.array([2, 0])
+    cost = np.zeros((2, 3, 4, 3))
+    assert finite(cost, counts)
+    cost[0, :, :, 2] = bad  # padding
+    cost[1] = bad  # a sentence without entities
+    assert finite(cost, counts)
+    cost[0, 2, 3, 1] = bad
+    assert not finite(cost, counts)
+
+
+# The objective
+
+
+class FixedNetwork(nn.Module):
+    """Predicts what it was told to, whatever the sentence."""
+
+    def __init__(self, prediction: Prediction, settings: Settings) -> None:
+        super().__init__()
+        self.prediction = prediction
+        self.coordinates = Coordinates(settings.diffusion.coordinates, settings.diffusion.scale)
+        self.schedule = Schedule(settings.diffusion.schedule, settings.diffusion.timesteps)
+        self.encoder = self.decoder = self
+
+    def pooled(self, batch: Batch) -> None:
+        return None
+
+    def contextualise(self, words: None, batch: Batch) -> None:
+        return None
+
+    def prepare(self, encoding: None) -> None:
+        return None
+
+    def forward(self, sentence: None, spans: torch.Tensor, t: torch.Tensor) -> Prediction:
+        return self.prediction
+
+
+def make_batch(
+    lengths: list[int], gold: list[list[tuple[int, int, int]]], padding: int = 0
+) -> Batch:
+    """A batch of (left, right, type) entities; nothing here looks at its subwords."""
+    most, entities = max(lengths), max(1, *(len(g) for g in gold)) + padding
+    table = torch.zeros(len(gold), entities, 3, dtype=torch.long)
+    for row, found in zip(table, gold, strict=True):
+        row[: len(found)] = torch.tensor(found, dtype=torch.long).view(-1, 3)
+    counts = torch.tensor([len(g) for g in gold])
+    blank = torch.zeros(len(gold), most, dtype=torch.long)
+    return Batch(
+        blank, blank, blank, blank, torch.tensor(lengths), blank[..., None], blank[:, 0],
+        table[..., :2], table[..., 2], counts, torch.tensor(lengths), counts,
+    )  # fmt: skip
+
+
+LENGTHS = [6, 3, 4]
+GOLD = [[(0, 3, 0), (1, 1, 1)], [], [(2, 3, 1)]]
+SPANS, TYPES = 5, 2
+
+
+def objective_of(prediction: Prediction, *overrides: str) -> DenoisingObjective:
+    draws = prediction.left.shape[1]
+    settings = Settings().override(
+        [f"diffusion.spans={SPANS}", f"training.draws={draws}", *overrides]
+    )
+    return DenoisingObjective(FixedNetwork(prediction, settings), settings)
+
+
+def loss_of(prediction: Prediction, batch: Batch, *overrides: str) -> float:
+    objective = objective_of(prediction, *overrides)
+    noisy = objective.noise(batch, torch.arange(len(batch.lengths)))
+    return objective(batch, noisy, 1.0).item()
+
+
+def written_out(
+    prediction: Prediction, batch: Batch, matches: int, no_entity_weight: float
+) -> float:
+    cost = matching_cost(prediction, batch.gold, batch.gold_types).numpy()
+    assigned = match(cost, batch.gold_counts.numpy(), matches)
+    loss = 0.0
+    for b, d, k in np.ndindex(assigned.shape):
+        entity = assigned[b, d, k]
+        kind = TYPES if entity < 0 else int(batch.gold_types[b, entity])
+        weight = no_entity_weight if entity < 0 else 1.0
+        loss -= weight * prediction.types[b, d, k].double().log_softmax(-1)[kind].item()
+        if entity < 0:
+            continue
+        for side, scores in enumerate((prediction.left, prediction.right)):
+            for word in range(int(batch.lengths[b])):
+                p = 1 / (1 + math.exp(-scores[b, d, k, word].item()))
+                loss -= math.log(p if word == batch.gold[b, entity, side] else 1 - p)
+    return loss
+
+
+@pytest.mark.parametrize("matches", [0, 1, 2])
+@pytest.mark.parametrize("weight", [1.0, 0.25])
+@pytest.mark.parametrize("draws", [1, 3])
+def test_loss_equals_the_loop(matches, weight, draws):
+    prediction = random_prediction(3, draws, SPANS, 6, TYPES)
+    batch = make_batch(LENGTHS, GOLD)
+    overrides = (
+        f"training.matches_per_entity={matches}",
+        f"training.no_entity_weight={weight}",
+    )
+    expected = written_out(prediction, batch, matches, weight)
+    assert loss_of(prediction, batch, *overrides) == pytest.approx(expected, rel=1e-5)
+
+
+def test_loss_is_divided_by_the_denominator():
+    prediction = random_prediction(3, 1, SPANS, 6, TYPES)
+    batch = make_batch(LENGTHS, GOLD)
+    objective = objective_of(prediction)
+    noisy = objective.noise(batch, torch.arange(3))
+    whole, part = objective(batch, noisy, 1.0).item(), objective(batch, noisy, 8.0).item()
+    assert part == pytest.approx(whole / 8)
+
+
+def test_loss_ignores_padding():
+    prediction = random_prediction(3, 2, SPANS, 6, TYPES)
+    batch = make_batch(LENGTHS, GOLD)
+    before = loss_of(prediction, batch)
+    for i, length in enumerate(LENGTHS):
+        prediction.left[i, ..., length:] = 50.0
+        prediction.right[i, ..., length:] = 50.0
+    assert loss_of(prediction, batch) == pytest.approx(before)
+    assert loss_of(prediction, make_batch(LENGTHS, GOLD, padding=3)) == pytest.approx(before)
+
+
+def perfect(draws: int, certainty: float) -> Prediction:
+    """Scores that name the gold entities, one span each, and no entity elsewhere."""
+    shape = (3, draws, SPANS)
+    left, right = torch.full((*shape, 6), -certainty), torch.full((*shape, 6), -certainty)
+    types = torch.zeros(*shape, TYPES + 1)
+    types[..., TYPES] = certainty
+    for b, entities in enumerate(GOLD):
+        for slot, (first, last, kind) in enumerate(entities, start=1):
+            left[b, :, slot, first] = right[b, :, slot, last] = certainty
+            types[b, :, slot, kind] = certainty
+            types[b, :, slot, TYPES] = 0.0
+    return Prediction(left, right, types)
+
+
+def test_better_predictions_have_smaller_losses():
+    batch = make_batch(LENGTHS, GOLD)
+    losses = [loss_of(perfect(2, certainty), batch) for certainty in (-3.0, 0.0, 1.0, 4.0, 30.0)]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] == pytest.approx(0, abs=1e-6)
+    assert loss_of(random_prediction(3, 2, SPANS, 6, TYPES), batch) > losses[3]
+
+
+def test_pointing_everywhere_does_not_pay():
+    batch = make_batch(LENGTHS, GOLD)
+    right, everywhere = perfect(1, 10.0), perfect(1, 10.0)
+    everywhere.left.fill_(10.0)
+    assert loss_of(everywhere, batch) > loss_of(right, batch) + 50
+
+
+def test_the_gradient_reaches_every_score_that_counts():
+    prediction = random_prediction(3, 1, SPANS, 6, TYPES)
+    batch = make_batch(LENGTHS, GOLD)
+    for scores in (prediction.left, prediction.right, prediction.types):
+        scores.requires_grad_()
+    objective = objective_of(prediction)
+    objective(batch, objective.noise(batch, torch.arange(3)), 1.0).backward()
+    assert (prediction.types.grad != 0).all()
+    words_with_gradient = (prediction.left.grad != 0).sum((1, 2, 3)).tolist()
+    assert words_with_gradient == [2 * 6, 0, 1 * 4]  # matched spans × words
+
+
+def test_matched_spans_count_over_draws():
+    prediction = random_prediction(3, 3, SPANS, 6, TYPES)
+    objective = objective_of(prediction, "training.matches_per_entity=2")
+    assert objective.matched_spans(np.array([2, 0, 1])) == 3 * (4 + 0 + 2)
+
+
+@pytest.mark.parametrize("field", ["left", "right", "types"])
+def test_predictions_that_are_not_numbers_are_noticed(field):
+    prediction = random_prediction(3, 1, SPANS, 6, TYPES)
+    getattr(prediction, field)[0, 0, 2] = math.nan
+    with pytest.raises(NotFinite):
+        loss_of(prediction, make_batch(LENGTHS, GOLD))
+
+
+# The forward process in training
+
+
+def noised(batch: Batch, keys: torch.Tensor, draws: int, *overrides: str) -> NoisySpans:
+    prediction = random_prediction(len(batch.lengths), draws, SPANS, 6, TYPES)
+    return objective_of(prediction, *overrides).noise(batch, keys)
+
+
+def test_noisy_spans_lie_in_their_sentences():
+    noisy = noised(make_batch(LENGTHS, GOLD), torch.arange(3), 200)
+    assert noisy.spans.shape == (3, 200, SPANS, 2)
+    left, right = noisy.spans.unbind(-1)
+    assert (left >= 0).all() and (left <= right).all()
+    assert right.amax((1, 2)).tolist() == [length - 1 for length in LENGTHS]
+
+
+def test_timesteps_are_uniform_over_the_process():
+    overrides = ("diffusion.timesteps=10",)
+    noisy = noised(make_batch(LENGTHS, GOLD), torch.arange(3), 2000, *overrides)
+    shares = torch.bincount(noisy.t.flatten(), minlength=12) / noisy.t.numel()
+    assert shares[0] == 0 and shares[11] == 0
+    assert shares[1:11].tolist() == pytest.approx([0.1] * 10, abs=0.02)
+
+
+def test_little_noise_leaves_the_gold_and_much_hides_it():
+    batch = make_batch(LENGTHS, GOLD)
+    noisy = noised(batch, torch.arange(3), 2000, "diffusion.expansion=repetition")
+    gold = batch.gold[0, :2]
+    is_gold = (noisy.spans[0, :, :, None] == gold).all(-1).any(-1).float().mean(-1)  # [D]
+    assert is_gold[noisy.t[0] <= 5].mean() == 1
+    assert is_gold[noisy.t[0] >= 900].mean() < 0.3
+
+
+def test_noise_depends_on_key_and_draw_alone():
+    batch = make_batch(LENGTHS, GOLD)
+    keys = mix_keys(torch.arange(3), 7)
+    together = noised(batch, keys, 4)
+    last = noised(make_batch(LENGTHS[2:], GOLD[2:]), keys[2:], 4)
+    assert torch.equal(together.spans[2:], last.spans) and torch.equal(together.t[2:], last.t)
+    fewer = noised(batch, keys, 2)
+    assert torch.equal(together.spans[:, :2], fewer.spans)
+    assert len(together.t.unique()) == 12, "every sentence and draw has a timestep of its own"

@@ -1,0 +1,89 @@
+"""Counter-based noise against SplitMix64 in plain integers, and against statistics."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from diffusionner.diffusion import gaussian_noise, mix_keys, uniform_noise
+
+
+def reference_finaliser(z: int) -> int:
+    """SplitMix64's, in unbounded integers."""
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) % 2**64
+    return z ^ (z >> 31)
+
+
+def test_uniform_noise_is_splitmix():
+    keys = [0, 1, -1, 123456789, -(2**63), 2**63 - 1]
+    noise = uniform_noise(torch.tensor(keys), 4)
+    for key, row in zip(keys, noise.tolist(), strict=True):
+        start = reference_finaliser(key % 2**64)
+        for i, number in enumerate(row, start=1):
+            bits = reference_finaliser((start + i * 0x9E3779B97F4A7C15) % 2**64)
+            assert number == pytest.approx((bits >> 11) / 2**53, abs=2**-52)
+
+
+def test_uniform_noise_is_uniform():
+    noise = uniform_noise(torch.arange(500), 200).flatten().numpy()
+    assert noise.min() > 0 and noise.max() < 1
+    assert stats.kstest(noise, "uniform").pvalue > 0.01
+
+
+def test_gaussian_noise_is_normal():
+    noise = gaussian_noise(torch.arange(1000) * 17, 60, 2)
+    assert noise.shape == (1000, 60, 2) and noise.dtype == torch.float32
+    flat = noise.double().flatten().numpy()
+    assert stats.kstest(flat, "norm").pvalue > 0.01
+    assert abs(stats.skew(flat)) < 0.03 and abs(stats.kurtosis(flat)) < 0.06
+
+
+def independent(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Correlation of the numbers and of their squares within five deviations of none."""
+    bound = 5 / math.sqrt(a.numel())
+    pairs = [(a, b), (a**2, b**2), (a, b**2)]
+    return all(
+        abs(np.corrcoef(p.flatten().numpy(), q.flatten().numpy())[0, 1]) < bound for p, q in pairs
+    )
+
+
+def test_keys_positions_and_salts_are_independent():
+    keys = torch.arange(400)
+    noise = gaussian_noise(keys, 100)
+    assert independent(noise[:-1], noise[1:])  # neighbouring keys
+    assert independent(noise[:, :-1], noise[:, 1:])  # neighbouring positions
+    # Keys that differ by what positions differ by must not give a shifted copy.
+    shifted = gaussian_noise(keys + (0x9E3779B97F4A7C15 - 2**64), 100)
+    assert independent(noise[:, 1:], shifted[:, :-1])
+    for salts in ((0,), (1,), (2, 3)):
+        assert independent(noise, gaussian_noise(mix_keys(keys, *salts), 100))
+    salted = [gaussian_noise(mix_keys(keys, salt), 100) for salt in range(4)]
+    assert all(independent(salted[i], salted[j]) for i in range(4) for j in range(i))
+
+
+def test_a_longer_draw_continues_a_shorter_one():
+    keys = torch.tensor([5, 77])
+    assert torch.equal(gaussian_noise(keys, 60, 2)[:, :30], gaussian_noise(keys, 30, 2))
+
+
+def test_noise_depends_on_the_key_alone():
+    keys = torch.tensor([3, -9, 2**40])
+    together = gaussian_noise(keys, 7, 2)
+    torch.manual_seed(123)  # no global generator takes part
+    assert torch.equal(gaussian_noise(keys[[2, 0]], 7, 2), together[[2, 0]])
+    assert torch.equal(gaussian_noise(keys.view(3, 1), 7, 2)[:, 0], together)
+
+
+def test_mixed_keys_are_distinct():
+    keys = torch.cat([torch.arange(-500, 500), torch.arange(1000) << 32])
+    mixed = torch.cat([mix_keys(keys, salt) for salt in (0, 1, 2, 3, 10**12)])
+    twice = torch.cat([mix_keys(keys, a, b) for a in range(3) for b in range(3)])
+    everything = torch.cat([mixed, twice])
+    # Key 0 stands in both halves of `keys`.
+    assert len(everything.unique()) == 14 * len(keys.unique())
+    assert torch.equal(mix_keys(keys), keys)
