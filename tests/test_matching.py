@@ -1,4 +1,4 @@
-"""Matching against brute force, and the training objective against a loop written out."""
+"""Matching against brute force, the objective against a loop written out, and the rates."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from diffusionner.model import Prediction
 from diffusionner.settings import Settings
 from diffusionner.training.matching import finite, match, matched_count, matching_cost
 from diffusionner.training.objective import DenoisingObjective, NoisySpans, NotFinite
+from diffusionner.training.optimisation import Phases
 
 # (spans K, entities N, matches) → how many spans each entity takes
 SHARES = {
@@ -150,18 +151,10 @@ class FixedNetwork(nn.Module):
         self.prediction = prediction
         self.coordinates = Coordinates(settings.diffusion.coordinates, settings.diffusion.scale)
         self.schedule = Schedule(settings.diffusion.schedule, settings.diffusion.timesteps)
-        self.encoder = self.decoder = self
 
-    def pooled(self, batch: Batch) -> None:
-        return None
-
-    def contextualise(self, words: None, batch: Batch) -> None:
-        return None
-
-    def prepare(self, encoding: None) -> None:
-        return None
-
-    def forward(self, sentence: None, spans: torch.Tensor, t: torch.Tensor) -> Prediction:
+    def forward(
+        self, batch: Batch, spans: torch.Tensor, t: torch.Tensor, freeze_encoder: bool
+    ) -> Prediction:
         return self.prediction
 
 
@@ -176,9 +169,18 @@ def make_batch(
     counts = torch.tensor([len(g) for g in gold])
     blank = torch.zeros(len(gold), most, dtype=torch.long)
     return Batch(
-        blank, blank, blank, blank, torch.tensor(lengths), blank[..., None], blank[:, 0],
-        table[..., :2], table[..., 2], counts, torch.tensor(lengths), counts,
-    )  # fmt: skip
+        subwords=blank,
+        attention=blank,
+        word_of=blank,
+        first=blank,
+        lengths=torch.tensor(lengths),
+        characters=blank[..., None],
+        keys=blank[:, 0],
+        gold=table[..., :2],
+        gold_types=table[..., 2],
+        gold_counts=counts,
+        host_counts=counts,
+    )
 
 
 LENGTHS = [6, 3, 4]
@@ -351,3 +353,27 @@ def test_noise_depends_on_key_and_draw_alone():
     fewer = noised(batch, keys, 2)
     assert torch.equal(together.spans[:, :2], fewer.spans)
     assert len(together.t.unique()) == 12, "every sentence and draw has a timestep of its own"
+
+
+# The learning rate
+
+
+def test_the_rate_rises_and_falls_in_each_phase():
+    phases = Phases(frozen=10, full=20, warmup=0.2)
+    factors = [phases.factor(step) for step in range(phases.total)]
+    assert factors[:2] == [0.5, 1.0]
+    assert factors[2:10] == pytest.approx([(10 - step) / 8 for step in range(2, 10)])
+    assert factors[10:14] == [0.25, 0.5, 0.75, 1.0]
+    assert factors[14:] == pytest.approx([(20 - step) / 16 for step in range(4, 20)])
+    assert phases.factor(phases.total) == 0
+
+
+@pytest.mark.parametrize("warmup", [0.0, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("frozen", [0, 1, 7])
+@pytest.mark.parametrize("full", [1, 2, 30])
+def test_rates_stay_between_zero_and_the_peak(frozen, full, warmup):
+    phases = Phases(frozen, full, warmup)
+    factors = [phases.factor(step) for step in range(phases.total)]
+    assert all(0 < factor <= 1 for factor in factors)
+    assert max(factors[frozen:]) == 1
+    assert not frozen or max(factors[:frozen]) == 1

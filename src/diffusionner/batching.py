@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,8 +38,7 @@ class Batch:
     gold: Tensor  # [B, N, 2] left and right word, inclusive
     gold_types: Tensor  # [B, N]
     gold_counts: Tensor  # [B]
-    host_lengths: Tensor  # [B], always on the CPU: packing an LSTM's input needs it there
-    host_counts: Tensor  # [B], likewise for matching
+    host_counts: Tensor  # [B] gold_counts, always on the CPU: matching needs it there
 
     def to(self, device: torch.device) -> Batch:
         """The batch on a device; copies overlap with computation when memory is pinned."""
@@ -47,7 +47,7 @@ class Batch:
         moved = {}
         for f in fields(self):
             value = getattr(self, f.name)
-            if not f.name.startswith("host_"):
+            if f.name != "host_counts":
                 value = value.pin_memory().to(device, non_blocking=True)
             moved[f.name] = value
         return Batch(**moved)
@@ -121,16 +121,16 @@ class EncodedCorpus:
         gold = np.array(spans, dtype=np.int64).reshape(-1, 2)
         return gold, np.array(kinds, dtype=np.int64), _offsets(counts)
 
-    def batch(self, chosen: np.ndarray, multiple: int = 8) -> Batch:
-        """Gather the chosen windows into tensors; L is rounded up to a multiple (GPUs like it)."""
+    def batch(self, chosen: np.ndarray, subword_step: int = 8, word_step: int = 1) -> Batch:
+        """Gather the chosen windows into tensors; L and M are rounded up to multiples."""
         w = self.windows
         prefix, suffix = self.tokenizer.prefix, self.tokenizer.suffix
         starts, ends = w.piece_start[chosen], w.piece_end[chosen]
         sizes = ends - starts
         longest = int(sizes.max()) + self.tokenizer.special_count
-        length = min(-(-longest // multiple) * multiple, max(longest, self.tokenizer.limit))
+        length = min(_round_up(longest, subword_step), max(longest, self.tokenizer.limit))
         words = w.words[chosen]
-        most = int(words.max())
+        most = _round_up(int(words.max()), word_step)
 
         columns = np.arange(length) - len(prefix)
         inside = (columns >= 0) & (columns < sizes[:, None])
@@ -162,20 +162,18 @@ class EncodedCorpus:
         else:
             gold = np.zeros((len(chosen), 1, 2), dtype=np.int64)
             gold_types = np.zeros((len(chosen), 1), dtype=np.int64)
-        lengths = torch.from_numpy(words)
         host_counts = torch.from_numpy(counts)
         return Batch(
             subwords=torch.from_numpy(subwords.astype(np.int64)),
             attention=torch.from_numpy(attention.astype(np.int64)),
             word_of=torch.from_numpy(word_of),
             first=torch.from_numpy(first),
-            lengths=lengths,
+            lengths=torch.from_numpy(words),
             characters=torch.from_numpy(characters.astype(np.int64)),
             keys=torch.from_numpy(self.sentence_keys[w.sentence[chosen]] + w.offset[chosen]),
             gold=torch.from_numpy(gold),
             gold_types=torch.from_numpy(gold_types),
             gold_counts=host_counts,
-            host_lengths=lengths,
             host_counts=host_counts,
         )
 
@@ -206,7 +204,7 @@ class EncodedCorpus:
 class SubwordTokenizer:
     """The few things we need of a Hugging Face tokenizer: subwords of words, and special ids."""
 
-    def __init__(self, tokenizer, limit: int) -> None:
+    def __init__(self, tokenizer: Any, limit: int) -> None:
         """limit: subwords the encoder has positions for."""
         self.hf = tokenizer
         self.limit = limit
@@ -249,6 +247,10 @@ class SubwordTokenizer:
             for word in range(len(count))
         ]
         return np.concatenate(kept), np.array([len(k) for k in kept], dtype=np.int64)
+
+
+def _round_up(number: int, step: int) -> int:
+    return -(-number // step) * step
 
 
 def _offsets(counts: np.ndarray) -> np.ndarray:
@@ -294,7 +296,9 @@ def _cut_windows(
         context_start = int(piece_offset[word_offset[left]])
         context_end = int(piece_offset[word_offset[right + 1]])
         for first, last, owned_first, owned_last in _parts(piece_offset, start, end, budget):
-            core_start, core_end = int(piece_offset[first]), int(piece_offset[last])
+            core_start = int(piece_offset[first])
+            # A single word may have more subwords than there is room for: its head is read.
+            core_end = min(int(piece_offset[last]), core_start + budget)
             spare = budget - (core_end - core_start)
             before, after = core_start - context_start, context_end - core_end
             # Share what room there is; a side that needs less leaves the rest to the other.

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from diffusionner.batching import SubwordTokenizer
 from diffusionner.errors import CheckpointError
-from diffusionner.files import write_bytes, write_tensors
+from diffusionner.files import write_atomically, write_bytes
 from diffusionner.model import DenoisingNetwork
 from diffusionner.model.pretrained import build_encoder, load_tokenizer, position_limit
 from diffusionner.settings import Settings
@@ -46,6 +47,19 @@ def save(
     write_tensors(folder / "model.safetensors", network.state_dict(), {"format": "pt"})
 
 
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
+    """A safetensors file, written atomically."""
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+
+    def fill(temporary: Path) -> None:
+        try:
+            save_file(plain, temporary, metadata)
+        except SafetensorError as error:  # how it reports a full disk
+            raise OSError(str(error)) from error
+
+    write_atomically(path, fill)
+
+
 def load(folder: str | Path) -> tuple[DenoisingNetwork, SubwordTokenizer, Settings]:
     """The network (on the CPU, float32, in eval mode) with its tokenizer and settings."""
     folder = Path(folder)
@@ -72,7 +86,7 @@ def load_weights(network: DenoisingNetwork, path: Path) -> None:
     network.load_state_dict(tensors)
 
 
-def read_tensors(path: Path) -> dict[str, torch.Tensor]:
+def read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:

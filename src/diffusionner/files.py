@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-
-from safetensors.torch import save_file
-from torch import Tensor
 
 from diffusionner.errors import WriteError
 
@@ -16,25 +12,24 @@ from diffusionner.errors import WriteError
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a temporary file beside `path`, then put it in place in one move.
 
-    A kill or a full disk at any moment leaves the previous file as it was.
+    A kill or a full disk at any moment leaves the previous file as it was. The temporary file has a
+    fixed name, so what a kill leaves behind is overwritten by the next attempt.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    temporary = Path(name)
+    temporary = path.with_name(f".{path.name}.partial")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         write(temporary)
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
         os.replace(temporary, path)
-    except BaseException as error:
-        temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) or type(error).__name__ == "SafetensorError":
-            raise WriteError(
-                f"could not write {path}: {error}; what was there before is untouched. "
-                "Check the folder and the space on its disk"
-            ) from error
+    except OSError as error:
+        _remove(temporary)
+        raise WriteError(
+            f"{path} cannot be written ({error}); what was there before is untouched. "
+            "Check the folder and the space on its disk"
+        ) from error
+    except BaseException:
+        _remove(temporary)
         raise
 
 
@@ -45,7 +40,8 @@ def write_bytes(path: Path, content: bytes) -> None:
     write_atomically(path, put)
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
-    """A safetensors file, written atomically."""
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_atomically(path, lambda temporary: save_file(plain, temporary, metadata))
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        return  # its folder is no folder, or gone: then so is the file

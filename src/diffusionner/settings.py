@@ -17,6 +17,8 @@ import yaml
 
 from diffusionner.errors import SettingsError, nearest
 
+MAX_SEED = 2**32 - 1
+
 
 def setting(default: Any, help: str, low: float | None = None, high: float | None = None) -> Any:
     """A dataclass field that knows its help text and the (inclusive) range of its values."""
@@ -116,7 +118,7 @@ class TrainingSettings:
     cuda_graphs: bool = setting(
         False, "Replay the encoder from CUDA graphs: faster for small ones, takes more memory."
     )
-    seed: int = setting(0, "Fixes initial weights, order, dropout and noise.", 0)
+    seed: int = setting(0, "Fixes initial weights, order, dropout and noise.", 0, MAX_SEED)
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ class InferenceSettings:
     overlap: Literal["nested", "flat", "all"] = setting(
         "nested", "Keep nested but not crossing entities, only disjoint ones, or all."
     )
-    seed: int = setting(0, "Seed of the initial noise.", 0)
+    seed: int = setting(0, "Seed of the initial noise.", 0, MAX_SEED)
     batch_size: int = setting(32, "Sentences per batch.", 1)
 
 
@@ -177,6 +179,8 @@ class Settings:
             raise SettingsError(
                 f"cannot read the config {path}: {error.strerror}; presets lie in configs/"
             ) from error
+        except UnicodeDecodeError as error:
+            raise SettingsError(f"{path} is not UTF-8; save it as UTF-8 text") from error
         except yaml.YAMLError as error:
             raise SettingsError(f"{path} is not valid YAML: {error}") from error
         if values is None:
@@ -230,7 +234,7 @@ class Settings:
             )
         hidden = self.encoder.hidden_size
         if hidden is not None and hidden % self.decoder.heads:
-            fitting = math.ceil(hidden / self.decoder.heads) * self.decoder.heads
+            fitting = max(1, round(hidden / self.decoder.heads)) * self.decoder.heads
             raise SettingsError(
                 f"{origin}: encoder.hidden_size={hidden} is not a multiple of "
                 f"decoder.heads={self.decoder.heads}; the nearest is {fitting}"
@@ -281,9 +285,8 @@ def _build_section(section: str, values: Mapping[str, Any], origin: str) -> Any:
     for name, value in values.items():
         if name not in fields:
             full = [n for n in setting_names() if n.startswith(section + ".")]
-            raise SettingsError(
-                f"{origin}: unknown setting '{section}.{name}'; {nearest(f'{section}.{name}', full)}"
-            )
+            hint = nearest(f"{section}.{name}", full)
+            raise SettingsError(f"{origin}: unknown setting '{section}.{name}'; {hint}")
         built[name] = _coerce(f"{origin}: {section}.{name}", value, hints[name], fields[name])
     return cls(**built)
 
@@ -304,7 +307,9 @@ def _coerce(where: str, value: Any, hint: Any, f: dataclasses.Field[Any]) -> Any
     if typing.get_origin(hint) is Literal:
         options = typing.get_args(hint)
         if value not in options:
-            raise SettingsError(f"{where}={value!r} is not possible; {nearest(str(value), options)}")
+            raise SettingsError(
+                f"{where}={value!r} is not possible; {nearest(str(value), options)}"
+            )
         return value
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if value is None and type(None) in kinds:
@@ -319,14 +324,28 @@ def _coerce(where: str, value: Any, hint: Any, f: dataclasses.Field[Any]) -> Any
         if not isinstance(value, str):
             raise SettingsError(expected)
         return value
-    try:
-        number = float(value)  # YAML reads 2e-5 as a string
-    except (TypeError, ValueError):
-        raise SettingsError(expected) from None
-    if not math.isfinite(number) or (kind is int and number != int(number)):
+    number = _number(value, kind)
+    if number is None:
         raise SettingsError(expected)
     low, high = f.metadata["low"], f.metadata["high"]
     bound = low if low is not None and number < low else high
     if bound is not None and (number < bound if bound is low else number > bound):
         raise SettingsError(f"{expected} (the nearest valid value is {bound:g})")
-    return int(number) if kind is int else number
+    return number
+
+
+def _number(value: Any, kind: type) -> int | float | None:
+    """The value as an int or a finite float; None if it is neither."""
+    if isinstance(value, int):
+        if abs(value) >= 2**63:
+            return None
+        return value if kind is int else float(value)
+    try:
+        number = float(value)  # YAML reads 2e-5 as a string
+    except (TypeError, ValueError):
+        return None
+    if not math.isfinite(number):
+        return None
+    if kind is float:
+        return number
+    return int(number) if number == int(number) else None

@@ -21,9 +21,7 @@ Threshold = Annotated[
     float | None,
     typer.Option(help="φ on the sum of the three probabilities.  [default: the model's]"),
 ]
-Overlap = Annotated[
-    str | None, typer.Option(help="nested, flat or all.  [default: the model's]")
-]
+Overlap = Annotated[str | None, typer.Option(help="nested, flat or all.  [default: the model's]")]
 Seed = Annotated[int | None, typer.Option(help="Seed of the noise.  [default: the model's]")]
 BatchSize = Annotated[int | None, typer.Option(help="Sentences per batch.")]
 Device = Annotated[

@@ -73,9 +73,14 @@ def predict(
             reader = Reader(iter(file), str(input_path), errors)
         bar = stack.enter_context(
             Progress(
-                TextColumn("lines"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-                console=errors, transient=True, disable=not errors.is_terminal,
-            )  # fmt: skip
+                TextColumn("lines"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                console=errors,
+                transient=True,
+                disable=not errors.is_terminal,
+            )
         )
         task = bar.add_task("lines", total=None)
         write = _writer(output_path, stack)
@@ -151,7 +156,9 @@ def _writer(path: str | None, stack: ExitStack) -> Any:
         try:
             file = open(partial, "w", encoding="utf-8", newline="\n")  # noqa: SIM115
         except OSError as error:
-            raise WriteError(f"cannot write {target}: {error.strerror}; check the folder") from error
+            raise WriteError(
+                f"cannot write {target}: {error.strerror}; check the folder"
+            ) from error
 
         def close(failed: Any, *_: Any) -> None:
             file.close()

@@ -34,10 +34,9 @@ class Coordinates:
     def decode(self, x: Tensor, lengths: Tensor) -> Tensor:
         """x [..., K, 2] → word indices (left, right) [..., K, 2] with 0 ≤ left ≤ right < M."""
         words = lengths[..., None, None]
-        unit = (x / self.scale + 1) / 2
-        cells = (unit * words.float()).floor().long()
+        unit = ((x / self.scale + 1) / 2).clamp(0, 1)
         last = words - 1
-        cells = torch.minimum(cells.clamp(min=0), last)
+        cells = torch.minimum((unit * words.float()).floor().long(), last)
         first, second = cells.unbind(-1)
         last = last.squeeze(-1)
         if self.kind == "left-right":

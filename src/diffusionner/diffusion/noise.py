@@ -39,7 +39,8 @@ def uniform_noise(keys: Tensor, *shape: int) -> Tensor:
     """Float64 numbers in (0, 1). keys: [...] int64 → [..., *shape]."""
     positions = torch.arange(1, math.prod(shape) + 1, device=keys.device) * _GOLDEN
     bits = _finalise(_finalise(keys[..., None]) + positions)
-    return ((_shift(bits, 11).double() + 0.5) * 2.0**-53).view(*keys.shape, *shape)
+    # 52 bits and a half are exact in float64, so neither 0 nor 1 can come out.
+    return ((_shift(bits, 12).double() + 0.5) * 2.0**-52).view(*keys.shape, *shape)
 
 
 def gaussian_noise(keys: Tensor, *shape: int) -> Tensor:

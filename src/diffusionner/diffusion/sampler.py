@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import TypeVar
 
 import torch
@@ -59,7 +60,7 @@ def reverse_process(
 
     denoise(x, t) → (x̂_0, result); x: [B, D, K, 2]; keys: [B], for the noise of eta > 0.
     """
-    for number, (now, later) in enumerate(zip(sequence[:-1], sequence[1:], strict=True), start=1):
+    for number, (now, later) in enumerate(pairwise(sequence), start=1):
         x0, result = denoise(x, now)
         if later:  # at τ_0 = 0 the sample is x̂_0 itself
             noise = None

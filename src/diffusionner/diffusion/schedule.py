@@ -23,8 +23,8 @@ class Schedule:
             # Ho et al. use 1e-4..0.02 over 1000 steps; the range is stretched for other T so
             # that ᾱ_T stays the same.
             stretch = 1000 / timesteps
-            betas = torch.linspace(1e-4 * stretch, 0.02 * stretch, timesteps, dtype=torch.float64)
-            betas = betas.clamp(max=0.999)
+            betas = torch.linspace(0.02 * stretch, 1e-4 * stretch, timesteps, dtype=torch.float64)
+            betas = betas.flip(0).clamp(max=0.999)  # from the top, so that T = 1 is all noise
         else:
             raise ValueError(f"unknown schedule '{kind}'")
         survival = torch.cumprod(1 - betas, dim=0)

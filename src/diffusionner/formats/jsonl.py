@@ -105,8 +105,7 @@ def _words(tokens: object, where: str) -> list[str]:
             )
         if not token:  # white space alone is odd but occurs in published corpora
             raise DataError(
-                f"{where}: token {index} is empty; "
-                "remove it and move the entities after it"
+                f"{where}: token {index} is empty; remove it and move the entities after it"
             )
     return tokens
 

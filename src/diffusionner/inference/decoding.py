@@ -37,9 +37,7 @@ def read_out(prediction: Prediction, slots: Tensor | None = None) -> Tensor:
     return torch.stack([left.float(), right.float(), kind.float(), total, type_p], -1)
 
 
-def deduplicate(
-    table: np.ndarray, windows: Windows, chosen: np.ndarray
-) -> list[tuple[int, Found]]:
+def deduplicate(table: np.ndarray, windows: Windows, chosen: np.ndarray) -> list[tuple[int, Found]]:
     """(sentence, entity) for the distinct spans of a batch that was read out.
 
     Of equal boundaries the likeliest type stays. A window of a cut sentence keeps the entities

@@ -170,7 +170,9 @@ class DiffusionNER:
         follow = [s for item in after for s in item.sentences]
         found: list[list[Found]] = []
         if sentences:
-            corpus = EncodedCorpus(before + sentences + follow, self.subwords, self.settings.encoder)
+            corpus = EncodedCorpus(
+                before + sentences + follow, self.subwords, self.settings.encoder
+            )
             chosen = range(len(before), len(before) + len(sentences))
             found = predict(self.network, corpus, chosen, inference)
         results = iter(found)

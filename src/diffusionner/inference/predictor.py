@@ -63,7 +63,9 @@ def _place(
     for window in chosen:
         offset, words = int(windows.offset[window]), int(windows.words[window])
         spans = given[int(windows.sentence[window])]
-        rows.append([(s - offset, e - 1 - offset) for s, e in spans if s < offset + words and e > offset])
+        rows.append(
+            [(s - offset, e - 1 - offset) for s, e in spans if s < offset + words and e > offset]
+        )
     most = max(1, max(len(row) for row in rows))
     table = torch.zeros(len(rows), most, 2, dtype=torch.long)
     slots = torch.zeros(len(rows), most, dtype=torch.bool)

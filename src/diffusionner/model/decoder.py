@@ -32,7 +32,7 @@ class PreparedSentence:
 
     encoding: SentenceEncoding
     sums: Tensor  # [B, M + 1, h] prefix sums of H_S in float32, for mean pooling
-    keys_values: list[tuple[Tensor, Tensor]]  # per layer, [B, heads, M, h / heads]
+    keys_values: list[tuple[Tensor, Tensor] | None]  # per layer, [B, heads, M, h / heads]
     left: Tensor  # [B, M, h] H_S W_S of the left pointer
     right: Tensor
 
@@ -53,9 +53,7 @@ class Attention(nn.Module):
         keys, values = self.key_value(source).chunk(2, dim=-1)
         return self._split(keys), self._split(values)
 
-    def forward(
-        self, target: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
-    ) -> Tensor:
+    def forward(self, target: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """target [B, Q, h]; mask [B, S], true where attention is allowed → [B, Q, h]"""
         attended = F.scaled_dot_product_attention(
             self._split(self.query(target)),
@@ -73,11 +71,13 @@ class Attention(nn.Module):
 
 class FeedForward(nn.Sequential):
     def __init__(self, size: int, inner: int, dropout: float) -> None:
-        super().__init__(nn.Linear(size, inner), nn.GELU(), nn.Dropout(dropout), nn.Linear(inner, size))
+        super().__init__(
+            nn.Linear(size, inner), nn.GELU(), nn.Dropout(dropout), nn.Linear(inner, size)
+        )
 
 
 class SpanEncoderLayer(nn.Module):
-    """Self-attention among the spans, cross-attention to the sentence, a feed-forward after each."""
+    """Attention among the spans, attention to the sentence, a feed-forward layer after each."""
 
     def __init__(self, size: int, settings: DecoderSettings) -> None:
         super().__init__()
@@ -94,6 +94,10 @@ class SpanEncoderLayer(nn.Module):
         )
         self.norms = nn.ModuleList(nn.LayerNorm(size) for _ in range(2 * blocks))
         self.dropout = nn.Dropout(settings.dropout)
+
+    def keys_values(self, states: Tensor) -> tuple[Tensor, Tensor] | None:
+        """What cross-attention needs of H_S [B, M, h]; None without it."""
+        return None if self.cross_attention is None else self.cross_attention.keys_values(states)
 
     def forward(
         self,
@@ -162,8 +166,12 @@ class EntityDecoder(nn.Module):
         self.left = BoundaryPointer(size)
         self.right = BoundaryPointer(size)
         self.classifier = nn.Sequential(
-            nn.Linear(size, size), nn.GELU(), nn.Dropout(settings.dropout), nn.Linear(size, types + 1)
+            nn.Linear(size, size),
+            nn.GELU(),
+            nn.Dropout(settings.dropout),
+            nn.Linear(size, types + 1),
         )
+        self.timestep_table: Tensor
         self.register_buffer(
             "timestep_table", sinusoidal_table(timesteps + 1, size), persistent=False
         )
@@ -171,11 +179,7 @@ class EntityDecoder(nn.Module):
     def prepare(self, encoding: SentenceEncoding) -> PreparedSentence:
         states = encoding.states
         sums = F.pad(states.float().cumsum(1), (0, 0, 1, 0))
-        keys_values = [
-            layer.cross_attention.keys_values(states)
-            for layer in self.layers
-            if layer.cross_attention is not None
-        ]
+        keys_values = [layer.keys_values(states) for layer in self._span_encoder()]
         return PreparedSentence(
             encoding, sums, keys_values, self.left.words(states), self.right.words(states)
         )
@@ -186,8 +190,7 @@ class EntityDecoder(nn.Module):
         """spans [B, D, K, 2] word indices, t [B, D], slots [B, K] true for spans that count."""
         hidden = self._pool(sentence, spans)
         words = sentence.encoding.mask
-        for number, layer in enumerate(self.layers):
-            keys_values = sentence.keys_values[number] if sentence.keys_values else None
+        for layer, keys_values in zip(self._span_encoder(), sentence.keys_values, strict=True):
             hidden = layer(hidden, keys_values, words, slots)
         hidden = hidden + self.timestep_table[t][..., None, :].to(hidden.dtype)
         return Prediction(
@@ -195,6 +198,9 @@ class EntityDecoder(nn.Module):
             right=self.right(sentence.right, hidden, words),
             types=self.classifier(hidden).float(),
         )
+
+    def _span_encoder(self) -> list[SpanEncoderLayer]:
+        return [layer for layer in self.layers if isinstance(layer, SpanEncoderLayer)]
 
     def _pool(self, sentence: PreparedSentence, spans: Tensor) -> Tensor:
         """H_X [B, D, K, h] from the words of each span."""

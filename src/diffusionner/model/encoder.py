@@ -7,11 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers import PreTrainedModel
 
 from diffusionner.batching import CHARACTER_CODES, Batch
-from diffusionner.model.graphs import GraphedTransformer
 from diffusionner.settings import EncoderSettings
 
 
@@ -43,13 +41,43 @@ class CharacterFeatures(nn.Module):
         return features.masked_fill(blank, -1e4).amax(-2).clamp(min=-1.0)
 
 
+class BiLSTM(nn.Module):
+    """Stacked bidirectional LSTM over padded sentences.
+
+    The backward direction reads each sentence turned round within its own length, so padding is
+    never read before a word, as with packed sequences, but all shapes are static.
+    """
+
+    def __init__(self, size: int, hidden: int, layers: int, dropout: float) -> None:
+        super().__init__()
+        sizes = [size] + [hidden] * (layers - 1)
+        half = hidden // 2
+        self.ahead = nn.ModuleList(nn.LSTM(s, half, batch_first=True) for s in sizes)
+        self.behind = nn.ModuleList(nn.LSTM(s, hidden - half, batch_first=True) for s in sizes)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, states: Tensor, lengths: Tensor) -> Tensor:
+        """[B, M, size] → [B, M, hidden]"""
+        position = torch.arange(states.shape[1], device=states.device)
+        turned = lengths[:, None] - 1 - position
+        turned = torch.where(turned >= 0, turned, position)[..., None]  # its own inverse
+
+        def turn(x: Tensor) -> Tensor:
+            return x.gather(1, turned.expand(-1, -1, x.shape[-1]))
+
+        for number, (ahead, behind) in enumerate(zip(self.ahead, self.behind, strict=True)):
+            if number:
+                states = self.dropout(states)
+            states = torch.cat([ahead(states)[0], turn(behind(turn(states))[0])], -1)
+        return states
+
+
 class SentenceEncoder(nn.Module):
     """Runs once per sentence; its output serves every denoising step."""
 
     def __init__(self, transformer: PreTrainedModel, settings: EncoderSettings) -> None:
         super().__init__()
         self.transformer = transformer
-        self.graphed: GraphedTransformer | None = None
         self.pooling = settings.pooling
         size = transformer.config.hidden_size
         self.hidden_size = settings.hidden_size or size
@@ -60,28 +88,20 @@ class SentenceEncoder(nn.Module):
         self.dropout = nn.Dropout(settings.dropout)
         self.lstm = None
         if settings.lstm_layers:
-            self.lstm = nn.LSTM(
-                size,
-                self.hidden_size // 2,
-                num_layers=settings.lstm_layers,
-                bidirectional=True,
-                batch_first=True,
-                dropout=settings.dropout if settings.lstm_layers > 1 else 0.0,
-            )
-            size = self.hidden_size // 2 * 2
-        self.projection = nn.Identity() if size == self.hidden_size else nn.Linear(size, self.hidden_size)
+            self.lstm = BiLSTM(size, self.hidden_size, settings.lstm_layers, settings.dropout)
+            size = self.hidden_size
+        self.projection = (
+            nn.Identity() if size == self.hidden_size else nn.Linear(size, self.hidden_size)
+        )
 
     def forward(self, batch: Batch) -> SentenceEncoding:
         return self.contextualise(self.pooled(batch), batch)
 
     def pooled(self, batch: Batch) -> Tensor:
         """The pretrained part: word states [B, M, size of the transformer]."""
-        if self.training and self.graphed is not None and self.graphed.fits(batch.subwords):
-            subwords = self.graphed(batch.subwords, batch.attention)
-        else:
-            subwords = self.transformer(
-                input_ids=batch.subwords, attention_mask=batch.attention
-            ).last_hidden_state
+        subwords = self.transformer(
+            input_ids=batch.subwords, attention_mask=batch.attention
+        ).last_hidden_state
         return pool_subwords(subwords, batch, self.pooling)
 
     def contextualise(self, states: Tensor, batch: Batch) -> SentenceEncoding:
@@ -92,11 +112,7 @@ class SentenceEncoder(nn.Module):
             states = torch.cat([states, self.characters(batch.characters).to(states.dtype)], -1)
         states = self.dropout(states)
         if self.lstm is not None:
-            packed = pack_padded_sequence(
-                states, batch.host_lengths, batch_first=True, enforce_sorted=False
-            )
-            states, _ = pad_packed_sequence(self.lstm(packed)[0], True, total_length=most)
-            states = self.dropout(states)
+            states = self.dropout(self.lstm(states, batch.lengths))
         states = self.projection(states).masked_fill(~mask[..., None], 0.0)
         return SentenceEncoding(states, mask, batch.lengths)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +48,15 @@ class DenoisingNetwork(nn.Module):
     def encode(self, batch: Batch) -> PreparedSentence:
         """The part that is paid once per sentence."""
         return self.decoder.prepare(self.encoder(batch))
+
+    def forward(
+        self, batch: Batch, spans: Tensor, t: Tensor, freeze_encoder: bool = False
+    ) -> Prediction:
+        """A training step's prediction. spans: [B, D, K, 2] noisy, as word indices; t: [B, D]."""
+        with torch.no_grad() if freeze_encoder else nullcontext():
+            words = self.encoder.pooled(batch)
+        sentence = self.decoder.prepare(self.encoder.contextualise(words, batch))
+        return self.decoder(sentence, spans, t)
 
     def denoise(
         self, sentence: PreparedSentence, x: Tensor, t: Tensor, slots: Tensor | None = None

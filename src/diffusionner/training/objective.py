@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +12,7 @@ from torch.nn import functional as F
 from diffusionner.batching import Batch
 from diffusionner.diffusion import expand, gaussian_noise, mix_keys, uniform_noise
 from diffusionner.model import DenoisingNetwork, Prediction
+from diffusionner.model.graphs import GraphedNetwork
 from diffusionner.settings import Settings
 from diffusionner.training.matching import finite, match, matched_count, matching_cost
 
@@ -44,6 +44,7 @@ class DenoisingObjective(nn.Module):
         self.diffusion = settings.diffusion
         self.training_settings = settings.training
         self.freeze_encoder = False
+        self.graphed: GraphedNetwork | None = None
 
     def matched_spans(self, counts: np.ndarray) -> int:
         """Spans that matching will give an entity to, over all draws: the loss's denominator."""
@@ -71,11 +72,10 @@ class DenoisingObjective(nn.Module):
 
     def forward(self, batch: Batch, noisy: NoisySpans, denominator: float) -> Tensor:
         """The loss; the denominator is that of the whole update."""
-        network = self.network
-        with torch.no_grad() if self.freeze_encoder else nullcontext():
-            words = network.encoder.pooled(batch)
-        sentence = network.decoder.prepare(network.encoder.contextualise(words, batch))
-        prediction = network.decoder(sentence, noisy.spans, noisy.t)
+        if self.graphed is not None and self.graphed.fits(batch):
+            prediction = self.graphed(batch, noisy.spans, noisy.t)
+        else:
+            prediction = self.network(batch, noisy.spans, noisy.t, self.freeze_encoder)
         return self._loss(prediction, batch) / denominator
 
     def _loss(self, prediction: Prediction, batch: Batch) -> Tensor:
@@ -91,7 +91,9 @@ class DenoisingObjective(nn.Module):
         none = prediction.types.shape[-1] - 1
         kinds = batch.gold_types[:, None].expand(-1, draws, -1).gather(-1, chosen)
         kinds = kinds.masked_fill(~positive, none)
-        likelihood = F.cross_entropy(prediction.types.flatten(0, 2), kinds.flatten(), reduction="none")
+        likelihood = F.cross_entropy(
+            prediction.types.flatten(0, 2), kinds.flatten(), reduction="none"
+        )
         weight = torch.where(positive, 1.0, self.training_settings.no_entity_weight)
         loss = (likelihood.view_as(weight) * weight).sum()
         words = prediction.left.shape[-1]

@@ -30,7 +30,9 @@ class Reporter:
             TextColumn("{task.description}"),
             BarColumn(),
             TextColumn("{task.completed}/{task.total}"),
-            TextColumn("loss {task.fields[loss]} · dev F1 {task.fields[f1]} · {task.fields[speed]}"),
+            TextColumn(
+                "loss {task.fields[loss]} · dev F1 {task.fields[f1]} · {task.fields[speed]}"
+            ),
             TimeRemainingColumn(),
             console=self.console,
             disable=not self.console.is_terminal,

@@ -14,9 +14,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
-from diffusionner.checkpoint import read_tensors
+from diffusionner.checkpoint import read_tensors, write_tensors
 from diffusionner.errors import CheckpointError
-from diffusionner.files import write_tensors
 from diffusionner.model import DenoisingNetwork
 
 

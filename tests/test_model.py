@@ -1,0 +1,241 @@
+"""The encoder against direct loops; the whole network, independent of batches; its training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from diffusionner.batching import EncodedCorpus, SubwordTokenizer
+from diffusionner.corpus import Sentence, collect_labels
+from diffusionner.errors import SettingsError
+from diffusionner.inference.predictor import predict
+from diffusionner.model import DenoisingNetwork
+from diffusionner.model.encoder import BiLSTM, pool_subwords
+from diffusionner.model.pretrained import load_encoder, load_tokenizer
+from diffusionner.settings import EncoderSettings, InferenceSettings, Settings
+from diffusionner.training.objective import DenoisingObjective
+from diffusionner.training.optimisation import build_optimizer, set_rate
+
+Build = Callable[..., DenoisingNetwork]
+
+
+@pytest.fixture
+def build(tiny_settings: Settings, encoder_folder: Path) -> Build:
+    """Networks over the tiny encoder with overridden settings, in evaluation mode."""
+
+    def make(*overrides: str, labels: tuple[str, ...] = ("A", "B", "C")) -> DenoisingNetwork:
+        torch.manual_seed(0)
+        settings = tiny_settings.override(overrides)
+        return DenoisingNetwork(load_encoder(str(encoder_folder)), labels, settings).eval()
+
+    return make
+
+
+@pytest.fixture
+def tokenizer(encoder_folder: Path) -> SubwordTokenizer:
+    return load_tokenizer(encoder_folder, limit=128)
+
+
+# Encoder
+
+
+@pytest.mark.parametrize("pooling", ["max", "mean", "first"])
+def test_subword_pooling_written_out(tokenizer, nested_sentences, pooling):
+    settings = EncoderSettings(context=1, max_subwords=60)
+    corpus = EncodedCorpus(nested_sentences[:6], tokenizer, settings)
+    batch = corpus.batch(np.arange(len(corpus)))
+    states = torch.randn(*batch.subwords.shape, 5, generator=torch.Generator().manual_seed(0))
+    pooled = pool_subwords(states, batch, pooling)
+    reduce = {"max": lambda x: x.amax(0), "mean": lambda x: x.mean(0), "first": lambda x: x[0]}
+    for row, length in enumerate(batch.lengths.tolist()):
+        for word in range(length):
+            own = states[row][batch.word_of[row] == word]
+            assert torch.allclose(pooled[row, word], reduce[pooling](own), atol=1e-6)
+
+
+def sample(sentences: list[Sentence]) -> list[Sentence]:
+    """Sentences of very different lengths, one of them too long for the encoder."""
+    joined = Sentence([word for s in sentences[:6] for word in s.words])
+    return [Sentence(["Ann"]), Sentence(["Hm", "."]), *sentences[:4], joined]
+
+
+def test_the_sentence_is_encoded_once(build, tokenizer, nested_sentences):
+    network = build()
+    corpus = EncodedCorpus(nested_sentences[:3], tokenizer, network_settings(network))
+    batch = corpus.batch(np.arange(3))
+    calls = {"encoder": 0, "decoder": 0}
+
+    def count(name: str) -> None:
+        calls[name] += 1
+
+    network.encoder.transformer.register_forward_hook(lambda *_: count("encoder"))
+    network.decoder.register_forward_hook(lambda *_: count("decoder"))
+    for steps in (1, 2, 9):
+        calls.update(encoder=0, decoder=0)
+        network.reverse(batch, InferenceSettings(steps=steps, spans=6))
+        assert calls == {"encoder": 1, "decoder": steps}
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_lstm_is_a_packed_lstm(layers):
+    ours = BiLSTM(5, 8, layers, 0.0)
+    reference = nn.LSTM(5, 4, layers, batch_first=True, bidirectional=True)
+    for number in range(layers):
+        for part, suffix in ((ours.ahead[number], ""), (ours.behind[number], "_reverse")):
+            for name, value in part.named_parameters():
+                own = getattr(reference, name.replace("l0", f"l{number}") + suffix)
+                own.data.copy_(value.data)
+    lengths = torch.tensor([3, 6, 1])
+    states = torch.randn(3, 6, 5, generator=torch.Generator().manual_seed(0))
+    packed = pack_padded_sequence(states, lengths, batch_first=True, enforce_sorted=False)
+    expected, _ = pad_packed_sequence(reference(packed)[0], batch_first=True)
+    inside = torch.arange(6) < lengths[:, None]
+    assert torch.allclose(ours(states, lengths)[inside], expected[inside], atol=1e-6)
+
+
+@pytest.mark.parametrize("layers", [0, 2])
+def test_word_states_are_zero_beyond_the_sentence(build, tokenizer, nested_sentences, layers):
+    network = build(f"encoder.lstm_layers={layers}", "encoder.hidden_size=20")
+    corpus = EncodedCorpus(sample(nested_sentences), tokenizer, network_settings(network))
+    encoding = network.encoder(corpus.batch(np.arange(len(corpus))))
+    assert encoding.states.shape[-1] == 20
+    assert (encoding.states[~encoding.mask] == 0).all()
+    assert (encoding.states[encoding.mask] != 0).any(-1).all()
+    assert torch.equal(encoding.mask.sum(1), encoding.lengths)
+
+
+def test_odd_sizes_and_stacked_lstms():
+    lstm = BiLSTM(6, 5, layers=2, dropout=0.0)
+    assert lstm(torch.zeros(1, 3, 6), torch.tensor([3])).shape == (1, 3, 5)
+
+
+def network_settings(network: DenoisingNetwork) -> EncoderSettings:
+    filters = network.encoder.characters.filters.out_features if network.encoder.characters else 0
+    return EncoderSettings(character_filters=filters, max_subwords=128)
+
+
+def test_only_character_features_see_capitals(build, tokenizer):
+    sentences = [Sentence(["may", "came"]), Sentence(["May", "came"])]
+    for filters in (0, 8):
+        network = build(f"encoder.character_filters={filters}", "encoder.lstm_layers=0")
+        corpus = EncodedCorpus(sentences, tokenizer, network_settings(network))
+        states = network.encoder(corpus.batch(np.arange(2))).states
+        assert torch.allclose(states[0, 0], states[1, 0], atol=1e-6) == (filters == 0)
+        assert torch.allclose(states[0, 1], states[1, 1], atol=1e-6)
+
+
+def test_heads_must_divide_the_encoder(build):
+    with pytest.raises(SettingsError, match=r"decoder\.heads=5 does not divide .* size 32"):
+        build("decoder.heads=5")
+
+
+# The whole
+
+
+@pytest.mark.parametrize("kind", ["left-right", "left-width"])
+@pytest.mark.parametrize("pooling", ["mean", "endpoints"])
+@pytest.mark.parametrize(("steps", "eta"), [(1, 0.0), (4, 0.0), (4, 1.0)])
+def test_predictions_do_not_depend_on_the_batch(
+    build, tokenizer, nested_sentences, kind, pooling, steps, eta
+):
+    network = build(f"diffusion.coordinates={kind}", f"decoder.span_pooling={pooling}")
+    sentences = sample(nested_sentences)
+    options = InferenceSettings(steps=steps, spans=15, eta=eta, overlap="all", batch_size=1)
+
+    def found(order: list[int], size: int) -> dict[int, list]:
+        corpus = EncodedCorpus([sentences[i] for i in order], tokenizer, network_settings(network))
+        assert len(corpus) > len(order), "one sentence takes several windows"
+        results = predict(network, corpus, range(len(order)), replace(options, batch_size=size))
+        return dict(zip(order, results, strict=True))
+
+    order = list(range(len(sentences)))
+    alone = found(order, 1)
+    assert sum(len(entities) for entities in alone.values()) > len(order)
+    for other in (found(order, 100), found(order[::-1], 3), found([3, 6, 0, 5, 1, 2, 4], 4)):
+        for number, entities in alone.items():
+            assert [e[:3] for e in other[number]] == [e[:3] for e in entities]
+            totals = [e.total for e in entities]
+            assert [e.total for e in other[number]] == pytest.approx(totals, abs=1e-4)
+
+
+def test_steps_seed_and_noise_matter(build, tokenizer, nested_sentences):
+    network = build()
+    corpus = EncodedCorpus(nested_sentences[:4], tokenizer, network_settings(network))
+    batch = corpus.batch(np.arange(4))
+    base = InferenceSettings(steps=4, spans=12)
+    scores = network.reverse(batch, base).types
+    assert torch.equal(scores, network.reverse(batch, base).types)
+    for other in (replace(base, steps=2), replace(base, seed=1), replace(base, eta=1.0)):
+        assert not torch.allclose(scores, network.reverse(batch, other).types, atol=1e-4)
+
+
+def test_given_spans_replace_the_noise(build, tokenizer, nested_sentences):
+    network = build()
+    corpus = EncodedCorpus(nested_sentences[:2], tokenizer, network_settings(network))
+    batch = corpus.batch(np.arange(2))
+    given = torch.tensor([[[0, 2], [1, 1]], [[2, 4], [0, 0]]])
+    options = InferenceSettings(steps=1)
+    prediction = network.reverse(batch, options, given, start=40)
+    with torch.no_grad():
+        t = torch.full((2, 1), 40)
+        direct = network.decoder(network.encode(batch), given[:, None], t)
+    assert torch.allclose(prediction.types, direct.types, atol=1e-5)
+    assert torch.allclose(prediction.left, direct.left, atol=1e-5)
+
+
+def test_predicting_leaves_the_network_as_it_was(build, tokenizer, nested_sentences):
+    corpus = EncodedCorpus(nested_sentences[:2], tokenizer, EncoderSettings())
+    network = build("encoder.character_filters=0")
+    for mode in (True, False):
+        network.train(mode)
+        done: list[int] = []
+        predict(network, corpus, [1, 0], InferenceSettings(steps=1), progress=done.append)
+        assert network.training == network.decoder.training == mode
+        assert sum(done) == 2
+
+
+# Training
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_frozen_encoder_gets_no_gradient(
+    build, tiny_settings, tokenizer, nested_sentences, frozen
+):
+    labels = collect_labels(nested_sentences)
+    network = build(labels=tuple(labels)).train()
+    objective = DenoisingObjective(network, tiny_settings)
+    objective.freeze_encoder = frozen
+    corpus = EncodedCorpus(nested_sentences[:3], tokenizer, network_settings(network), labels)
+    batch = corpus.batch(np.arange(3))
+    objective(batch, objective.noise(batch, batch.keys), 1.0).backward()
+    pretrained = set(network.encoder.transformer.parameters())
+    for name, parameter in network.named_parameters():
+        has_gradient = parameter.grad is not None and bool((parameter.grad != 0).any())
+        expected = not frozen if parameter in pretrained else True
+        # A bias added to all keys alike changes no softmax.
+        assert has_gradient == expected or (expected and name.endswith("key.bias")), name
+
+
+def test_each_parameter_is_optimised_once_at_its_rate(build, tiny_settings):
+    network = build()
+    settings = replace(
+        tiny_settings.training, encoder_learning_rate=1e-5, learning_rate=3e-4, weight_decay=0.02
+    )
+    optimizer = build_optimizer(network, settings)
+    group_of = {p: group for group in optimizer.param_groups for p in group["params"]}
+    assert sum(len(group["params"]) for group in optimizer.param_groups) == len(group_of)
+    assert set(group_of) == set(network.parameters())
+    for name, parameter in network.named_parameters():
+        group = group_of[parameter]
+        assert group["lr"] == (1e-5 if name.startswith("encoder.transformer.") else 3e-4), name
+        assert group["weight_decay"] == (0.02 if parameter.dim() > 1 else 0.0), name
+    set_rate(optimizer, 0.5)
+    set_rate(optimizer, 0.25)  # of the peak, not of the present rate
+    assert {group["lr"] for group in optimizer.param_groups} == {2.5e-6, 7.5e-5}

@@ -1,0 +1,332 @@
+"""Runs killed at any moment and resumed end bit for bit like a run that was left alone.
+
+Every run is a process of its own, forked from a server that has torch loaded already, and dies of
+SIGKILL: nothing gets a chance to clean up.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+from diffusionner import DiffusionNER, checkpoint, files
+from diffusionner.errors import CheckpointError
+from diffusionner.settings import Settings
+from diffusionner.training.reporter import Reporter
+from diffusionner.training.trainer import Trainer, train
+
+KILLED = -signal.SIGKILL
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[multiprocessing.context.BaseContext]:
+    """A context whose processes start in milliseconds, with one thread each."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["diffusionner.training.trainer", "torch.utils.tensorboard"])
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    yield context
+    if before is None:
+        del os.environ["OMP_NUM_THREADS"]
+    else:
+        os.environ["OMP_NUM_THREADS"] = before
+
+
+@pytest.fixture
+def settings(tiny_settings: Settings) -> Settings:
+    """Dropout, a frozen phase, averaged weights, and a dev F1 that changes with every epoch.
+
+    The state is saved after every update.
+    """
+    settings = tiny_settings.override(
+        [
+            f"data.dev={tiny_settings.data.train}",
+            "training.checkpoint_minutes=0",
+            "training.learning_rate=5e-3",
+            "training.ema=0.5",
+            "training.draws=2",
+            "training.matches_per_entity=0",
+            "training.no_entity_weight=0",
+            "training.tune_threshold=false",
+            "inference.threshold=0",
+            "inference.overlap=all",
+        ]
+    )
+    assert settings.encoder.dropout and settings.decoder.dropout and settings.training.frozen_epochs
+    return settings
+
+
+@pytest.fixture(scope="module")
+def folders() -> list[Path]:
+    return []
+
+
+@pytest.fixture
+def undisturbed(processes, settings: Settings, folders: list[Path]) -> Path:
+    """The folder of the same run left alone; run once."""
+    if not folders:
+        folder = Path(f"{settings.training.output}-undisturbed")
+        finish(processes, settings.override([f"training.output={folder}"]))
+        assert progress_of(folder)["best_epoch"] > 1
+        folders.append(folder)
+    return folders[0]
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def on_call(number: int, function: Callable, then: Callable[..., object]) -> Callable:
+    """The function, but its number-th call (from 1) is `then`."""
+    calls = iter(range(1, 10**6))
+
+    def counted(*args, **kwargs):
+        return (then if next(calls) == number else function)(*args, **kwargs)
+
+    return counted
+
+
+def train_and_die(settings: Settings, place: str, number: int) -> None:
+    """Train, resuming if there is a state, and die when a place is reached for the n-th time."""
+    update, select, save_file, replace = (
+        Trainer._update, Trainer._select, checkpoint.save_file, os.replace,
+    )  # fmt: skip
+
+    def half_a_file(tensors, path, metadata) -> None:
+        save_file(tensors, path, metadata)
+        os.truncate(path, os.path.getsize(path) // 2)
+        die()
+
+    def after_an_update(*args) -> None:
+        update(*args)
+        die()
+
+    def after_a_selection(*args) -> None:
+        select(*args)
+        die()
+
+    def after_a_move(*args) -> None:
+        replace(*args)
+        die()
+
+    def state_moved(source, target) -> None:
+        """Only the state counts: it is what a run resumes from."""
+        (moved if str(target).endswith("state.safetensors") else replace)(source, target)
+
+    moved = on_call(number, replace, after_a_move)
+    if place == "in the middle of an update":
+        Trainer._update = on_call(number, update, lambda *_: die())
+    elif place == "before the state is saved":
+        Trainer._update = on_call(number, update, after_an_update)
+    elif place == "in the middle of a file":
+        checkpoint.save_file = on_call(number, save_file, half_a_file)
+    elif place == "before a file is moved":
+        files.os.replace = on_call(number, replace, lambda *_: die())
+    elif place == "after the state is moved":
+        files.os.replace = state_moved
+    elif place == "between model and state":
+        Trainer._select = on_call(number, select, after_a_selection)
+    elif place == "between config and weights":
+        checkpoint.write_tensors = on_call(number, checkpoint.write_tensors, lambda *_: die())
+    elif place == "between log and model":
+        Reporter.epoch = on_call(number, Reporter.epoch, lambda *_: die())
+    else:
+        raise ValueError(place)
+    go_on(settings)
+
+
+def go_on(settings: Settings) -> None:
+    train(settings, resume=(Path(settings.training.output) / "state.safetensors").exists())
+
+
+def finish(processes, settings: Settings) -> None:
+    process = processes.Process(target=go_on, args=(settings,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
+def progress_of(folder: Path) -> dict:
+    with safe_open(folder / "state.safetensors", "pt") as file:
+        return json.loads(file.metadata()["progress"])
+
+
+def assert_same_run(folder: Path, reference: Path) -> None:
+    for name in ("model.safetensors", "state.safetensors"):
+        ours, theirs = load_file(folder / name), load_file(reference / name)
+        assert ours.keys() == theirs.keys()
+        different = [key for key in ours if not torch.equal(ours[key], theirs[key])]
+        assert not different, f"{name}: {different}"
+    ours, theirs = progress_of(folder), progress_of(reference)
+    assert ours.pop("seconds") > 0 and theirs.pop("seconds") > 0
+    assert ours == theirs
+    configs = [json.loads((f / "config.json").read_text()) for f in (folder, reference)]
+    for config in configs:
+        config["settings"]["training"].pop("output")
+        config["settings"].pop("data")
+    assert configs[0] == configs[1]
+
+
+def log_lines(folder: Path) -> list[tuple[int, int | None]]:
+    """(step, epoch or nothing) of every line; a torn line would not parse."""
+    lines = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    return [(record["step"], record.get("epoch")) for record in map(json.loads, lines)]
+
+
+def assert_clean_log(folder: Path, reference: Path) -> None:
+    lines = log_lines(folder)
+    assert [line for line, count in Counter(lines).items() if count > 1] == []
+    assert set(lines) == set(log_lines(reference))
+
+
+# --- Killed from inside, where it hurts -------------------------------------------------------
+
+DEATHS = [
+    # the place and how often it is passed first, in each process in turn
+    [("before the state is saved", 1), ("in the middle of an update", 1)],
+    [("before the state is saved", 4), ("in the middle of a file", 2)],
+    [("before a file is moved", 9), ("after the state is moved", 3), ("before a file is moved", 2)],
+    [("between config and weights", 1), ("after the state is moved", 1)],
+    [("in the middle of a file", 5), ("in the middle of a file", 1)],  # the model of epoch 1
+]
+
+
+@pytest.mark.parametrize("deaths", DEATHS, ids=lambda deaths: f"{deaths[0][0]} {deaths[0][1]}")
+def test_killed_while_saving(processes, settings, undisturbed, deaths):
+    folder = Path(settings.training.output)
+    for place, number in deaths:
+        process = processes.Process(target=train_and_die, args=(settings, place, number))
+        process.start()
+        process.join()
+        assert process.exitcode == KILLED, place
+        if (folder / "model.safetensors").exists():
+            DiffusionNER.from_pretrained(folder)  # whole at any time
+    finish(processes, settings)
+    assert_same_run(folder, undisturbed)
+    assert_clean_log(folder, undisturbed)
+
+
+def test_killed_between_selection_and_state(processes, settings, undisturbed):
+    """The epoch is evaluated again on resumption, to the same choice."""
+    for place in ("between model and state", "between log and model"):
+        process = processes.Process(target=train_and_die, args=(settings, place, 1))
+        process.start()
+        process.join()
+        assert process.exitcode == KILLED
+    finish(processes, settings)
+    assert_same_run(Path(settings.training.output), undisturbed)
+    assert_clean_log(Path(settings.training.output), undisturbed)
+
+
+# --- Killed from outside, at any time ---------------------------------------------------------
+
+
+def test_killed_at_random_moments(processes, settings, undisturbed):
+    """Again and again, after a random number of saved states and a random moment more."""
+    moments = random.Random(7)
+    folder = Path(settings.training.output)
+    state = folder / "state.safetensors"
+    kills = 0
+    while True:
+        process = processes.Process(target=go_on, args=(settings,))
+        process.start()
+        wait_for_states(process, state, moments.randint(1, 3))
+        process.join(moments.uniform(0, 0.08))
+        process.kill()
+        process.join()
+        kills += process.exitcode == KILLED
+        if process.exitcode == 0:
+            break
+        assert kills < 40, "no progress"
+    assert kills >= 3
+    assert_same_run(folder, undisturbed)
+    assert_clean_log(folder, undisturbed)
+
+
+def wait_for_states(process, state: Path, number: int) -> None:
+    """Until the state has been replaced so many times, or the process is done."""
+
+    def written() -> int:
+        return state.stat().st_ino if state.exists() else 0
+
+    last = written()
+    while process.is_alive() and number:
+        time.sleep(0.002)
+        if written() != last:
+            last = written()
+            number -= 1
+
+
+# --- Refusals ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def begun(processes, settings: Settings) -> Settings:
+    """A run with a dev file of its own that was killed after three updates."""
+    corpus = Path(settings.data.train)
+    dev = corpus.with_name("dev.jsonl")
+    dev.write_text("\n".join(corpus.read_text().splitlines()[-5:]) + "\n")
+    settings = settings.override([f"data.dev={dev}"])
+    args = (settings, "after the state is moved", 3)
+    process = processes.Process(target=train_and_die, args=args)
+    process.start()
+    process.join()
+    assert process.exitcode == KILLED
+    return settings
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["training.learning_rate=2e-3", "training.epochs=5", "diffusion.spans=13", "training.seed=1"],
+)
+def test_resuming_with_other_settings_is_refused(begun, change):
+    with pytest.raises(CheckpointError, match="other settings or data; resume with the same"):
+        train(begun.override([change]), resume=True)
+    assert progress_of(Path(begun.training.output))["step"] == 3
+
+
+@pytest.mark.parametrize("which", ["train", "dev"])
+def test_resuming_with_other_data_is_refused(begun, which):
+    path = Path(getattr(begun.data, which))
+    path.write_text(path.read_text().replace('"PER"', '"FAC"', 1))
+    with pytest.raises(CheckpointError, match="other settings or data"):
+        train(begun, resume=True)
+
+
+def test_moved_runs_and_corpora_can_be_resumed(begun):
+    """Where things lie is not part of the run."""
+    folder, corpus = Path(begun.training.output), Path(begun.data.train)
+    folder.rename(folder.with_name("moved"))
+    corpus.rename(corpus.with_name("moved.jsonl"))
+    moved = begun.override(
+        [
+            f"training.output={folder.with_name('moved')}",
+            f"data.train={corpus.with_name('moved.jsonl')}",
+        ]
+    )
+    assert train(moved, resume=True).best_epoch > 0
+
+
+def test_nothing_to_resume(settings):
+    with pytest.raises(CheckpointError, match="nothing to resume"):
+        train(settings, resume=True)

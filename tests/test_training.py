@@ -1,0 +1,357 @@
+"""Training on the CPU with a tiny encoder: it learns, and keeps and saves what it should."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from diffusionner import DiffusionNER, formats
+from diffusionner.corpus import Sentence
+from diffusionner.errors import CheckpointError
+from diffusionner.evaluation.scorer import score
+from diffusionner.formats import jsonl
+from diffusionner.model.pretrained import load_encoder
+from diffusionner.settings import Settings
+from diffusionner.training import trainer
+from diffusionner.training.trainer import Outcome, Trainer, train
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """A second thread only slows so small a model down."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def still_encoder(encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny encoder without dropout."""
+    folder = tmp_path_factory.mktemp("still") / "encoder"
+    shutil.copytree(encoder_folder, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def learned(
+    still_encoder: Path,
+    nested_sentences: list[Sentence],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Settings, Outcome]:
+    """A run that is to learn 32 nested sentences by heart."""
+    folder = tmp_path_factory.mktemp("learned")
+    corpus = str(folder / "nested.jsonl")
+    jsonl.write(corpus, nested_sentences)
+    settings = Settings.from_dict(
+        {
+            "data": {"train": corpus, "dev": corpus},
+            "encoder": {
+                "name": str(still_encoder),
+                "pooling": "mean",
+                "character_filters": 64,
+                "hidden_size": 64,
+                "lstm_layers": 1,
+                "dropout": 0,
+            },
+            "diffusion": {"spans": 24, "timesteps": 100},
+            "decoder": {
+                "layers": 2,
+                "heads": 4,
+                "feedforward": 128,
+                "dropout": 0,
+                "span_pooling": "endpoints",
+            },
+            "training": {
+                "output": str(folder / "run"),
+                "epochs": 100,
+                "frozen_epochs": 0,
+                "batch_size": 4,
+                "draws": 4,
+                "matches_per_entity": 0,
+                "encoder_learning_rate": 2e-3,
+                "learning_rate": 3e-3,
+                "weight_decay": 0,
+                "clip": 0.5,
+                "ema": 0.95,
+                "evaluate_every": 4,
+            },
+            "inference": {"steps": 1, "spans": 24},
+        }
+    )
+    return settings, train(settings)
+
+
+def log_of(settings: Settings) -> list[dict]:
+    path = Path(settings.training.output) / "log.jsonl"
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def weights_of(settings: Settings) -> dict[str, torch.Tensor]:
+    return load_file(Path(settings.training.output) / "model.safetensors")
+
+
+def state_of(settings: Settings) -> dict[str, torch.Tensor]:
+    return load_file(Path(settings.training.output) / "state.safetensors")
+
+
+def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def into(settings: Settings, name: str) -> Settings:
+    """The same run in another folder."""
+    return settings.override([f"training.output={Path(settings.training.output).parent / name}"])
+
+
+# --- Learning ---------------------------------------------------------------------------------
+
+
+def test_learns_nested_sentences_by_heart(learned):
+    settings, outcome = learned
+    assert outcome.best_f1 >= 0.99
+    sentences = formats.read(settings.data.train)
+    ner = DiffusionNER.from_pretrained(settings.training.output)
+    report = score([s.entities for s in sentences], ner.predict_sentences(sentences))
+    assert report.micro.f1 >= 0.99
+    assert report.nested.gold > 20
+    assert report.nested.f1 >= 0.97
+
+
+def test_folder_holds_the_model_that_was_reported(learned):
+    settings, outcome = learned
+    sentences = formats.read(settings.data.dev)
+    ner = DiffusionNER.from_pretrained(settings.training.output)
+    assert ner.settings.inference.threshold == outcome.threshold
+    found = ner.predict_sentences(sentences, batch_size=7)
+    assert score([s.entities for s in sentences], found).micro.f1 == outcome.best_f1
+
+
+def test_log_and_tensorboard(learned):
+    settings, outcome = learned
+    log = log_of(settings)
+    updates = [record for record in log if "loss" in record]
+    epochs = [record for record in log if "epoch" in record]
+    assert [record["step"] for record in updates][-1] == 800
+    assert updates[-1]["loss"] < 0.2 * updates[0]["loss"]
+    assert all(record["sentences_per_second"] > 0 for record in updates)
+    assert [record["epoch"] for record in epochs] == list(range(4, 101, 4))
+    assert max(record["f1"] for record in epochs) == outcome.best_f1
+    best = next(record for record in epochs if record["f1"] == outcome.best_f1)
+    assert best["epoch"] == best["best"] == outcome.best_epoch
+    assert best["threshold"] == outcome.threshold
+    board = list((Path(settings.training.output) / "tensorboard").glob("events.out.*"))
+    assert board
+    assert board[0].stat().st_size > 1000
+
+
+def test_learning_rate_warms_up_and_decays(learned):
+    rates = [record["learning_rate"] for record in log_of(learned[0]) if "loss" in record]
+    assert max(rates) <= 3e-3
+    assert rates[0] < 0.5 * max(rates)
+    assert rates[-1] < 0.01 * max(rates)
+
+
+# --- What is kept -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, torch.Tensor]]:
+    """Dev F1 follows a script; gives the weights as they were after each epoch."""
+    script = iter([(0.2, 0.2), (0.4, 0.9), (0.6, 0.5)])
+    snapshots: list[dict[str, torch.Tensor]] = []
+    select = Trainer._select
+
+    def recording(self: Trainer, epoch: int) -> None:
+        snapshots.append({k: v.clone() for k, v in self.network.state_dict().items()})
+        select(self, epoch)
+
+    monkeypatch.setattr(trainer, "best_threshold", lambda *_: next(script))
+    monkeypatch.setattr(Trainer, "_select", recording)
+    return snapshots
+
+
+def test_best_epoch_is_kept_with_its_threshold(tiny_settings, scripted):
+    outcome = train(tiny_settings)
+    assert (outcome.best_epoch, outcome.best_f1, outcome.threshold) == (2, 0.9, 0.4)
+    assert equal(weights_of(tiny_settings), scripted[1])
+    assert not equal(scripted[1], scripted[2])
+    ner = DiffusionNER.from_pretrained(tiny_settings.training.output)
+    assert ner.settings.inference.threshold == 0.4
+    assert ner.settings.training == tiny_settings.training
+
+
+def test_test_set_is_scored_with_the_best_model(tiny_settings, scripted):
+    settings = tiny_settings.override(
+        [f"data.test={tiny_settings.data.train}", "training.no_entity_weight=0"]
+    )
+    outcome = train(settings)
+    sentences = formats.read(settings.data.test)
+    gold = [s.entities for s in sentences]
+    ner = DiffusionNER.from_pretrained(settings.training.output)
+    report = score(gold, ner.predict_sentences(sentences))
+    assert outcome.test == report
+    written = json.loads((Path(settings.training.output) / "test.json").read_text())
+    assert written == report.to_dict()
+    ner.network.load_state_dict(scripted[2])
+    assert report != score(gold, ner.predict_sentences(sentences)), "the last model does as well"
+
+
+def test_frozen_epochs_leave_the_encoder_alone(tiny_settings, scripted):
+    settings = tiny_settings.override(["training.frozen_epochs=2", "training.epochs=1"])
+    train(settings)
+    pretrained = load_encoder(settings.encoder.name).state_dict()
+    for name, tensor in pretrained.items():
+        inside = f"encoder.transformer.{name}"
+        assert torch.equal(scripted[1][inside], tensor), name
+    moved = [
+        n
+        for n, t in pretrained.items()
+        if not torch.equal(scripted[2][f"encoder.transformer.{n}"], t)
+    ]
+    assert len(moved) > 0.9 * len(pretrained)
+    rest = [n for n in scripted[0] if not n.startswith("encoder.transformer.")]
+    assert all(not torch.equal(scripted[0][n], scripted[1][n]) for n in rest)
+
+
+def test_evaluates_as_often_as_told_and_at_the_end(tiny_settings):
+    train(tiny_settings.override(["training.evaluate_every=2"]))
+    assert [r["epoch"] for r in log_of(tiny_settings) if "epoch" in r] == [2, 3]
+
+
+def test_fixed_threshold(tiny_settings):
+    settings = tiny_settings.override(
+        ["training.tune_threshold=false", "inference.threshold=1.33", "training.epochs=1"]
+    )
+    assert train(settings).threshold == 1.33
+    config = json.loads((Path(settings.training.output) / "config.json").read_text())
+    assert config["settings"]["inference"]["threshold"] == 1.33
+
+
+def test_without_dev_the_last_epoch_is_kept(tiny_settings):
+    settings = tiny_settings.override(["data.dev_from_train=0"])
+    outcome = train(settings)
+    assert outcome.best_epoch == 3
+    assert outcome.best_f1 == -1.0
+    state = state_of(settings)
+    for name, tensor in weights_of(settings).items():
+        assert torch.equal(tensor, state[f"network.{name}"]), name
+
+
+def test_averaged_weights_are_what_is_saved(tiny_settings, monkeypatch):
+    """Against the recurrence written out for one parameter."""
+    decay, seen = 0.8, []
+    update = Trainer._update
+
+    def recording(self: Trainer, *args):
+        loss = update(self, *args)
+        seen.append(self.network.decoder.left.output.weight.detach().clone())
+        return loss
+
+    monkeypatch.setattr(Trainer, "_update", recording)
+    settings = tiny_settings.override([f"training.ema={decay}", "data.dev_from_train=0"])
+    train(settings)
+    expected = seen[0]
+    for weight in seen[1:]:
+        expected = decay * expected + (1 - decay) * weight
+    saved = weights_of(settings)
+    torch.testing.assert_close(saved["decoder.left.output.weight"], expected)
+    assert (saved["decoder.left.output.weight"] - seen[-1]).abs().max() > 1e-4
+    state = state_of(settings)
+    for name, tensor in saved.items():
+        assert torch.equal(tensor, state[f"average.module.{name}"]), name
+
+
+# --- The same run again -----------------------------------------------------------------------
+
+
+def test_same_seed_same_weights(tiny_settings):
+    """With dropout on; another seed gives others."""
+    runs = [tiny_settings, into(tiny_settings, "again"), into(tiny_settings, "other")]
+    runs[2] = runs[2].override(["training.seed=1"])
+    for settings in runs:
+        train(settings.override(["training.epochs=1"]))
+    first, again, other = map(state_of, runs)
+    assert equal(first, again)
+    assert not equal(first, other)
+
+
+def test_accumulation_changes_nothing(tiny_settings, still_encoder):
+    """23 sentences in batches of 4: one batch has 3, so micro-batches of 2 and 1.
+
+    The learning rate is low because Adam blows rounding up to it wherever a gradient is zero in
+    theory (the biases of attention keys).
+    """
+    settings = tiny_settings.override(
+        [
+            f"encoder.name={still_encoder}",
+            "encoder.dropout=0",
+            "decoder.dropout=0",
+            "data.dev_from_train=1",
+            "training.draws=2",
+            "training.epochs=1",
+            "training.encoder_learning_rate=1e-4",
+            "training.learning_rate=1e-4",
+        ]
+    )
+    parts = into(settings, "parts").override(["training.accumulation=2"])
+    train(settings)
+    train(parts)
+    whole, summed = state_of(settings), state_of(parts)
+    names = [name for name in whole if name.startswith("network.")]
+    assert max(float((whole[n] - summed[n]).abs().max()) for n in names) < 1e-5
+
+
+def test_refuses_to_overwrite_a_run(tiny_settings):
+    settings = tiny_settings.override(["training.epochs=1"])
+    train(settings)
+    before = (Path(settings.training.output) / "model.safetensors").read_bytes()
+    with pytest.raises(CheckpointError, match="--resume"):
+        train(settings)
+    assert (Path(settings.training.output) / "model.safetensors").read_bytes() == before
+
+
+def test_resuming_a_finished_run_changes_nothing(tiny_settings):
+    outcome = train(tiny_settings)
+    before, log = weights_of(tiny_settings), log_of(tiny_settings)
+    again = train(tiny_settings, resume=True)
+    assert replace(again, sentences_per_second=0) == replace(outcome, sentences_per_second=0)
+    assert equal(weights_of(tiny_settings), before)
+    assert log_of(tiny_settings) == log
+
+
+# --- Variants ---------------------------------------------------------------------------------
+
+VARIANTS = [
+    ["training.draws=3", "training.matches_per_entity=2", "diffusion.expansion=repetition"],
+    ["diffusion.coordinates=left-width", "diffusion.schedule=linear", "decoder.layers=0"],
+    ["decoder.self_attention=false", "decoder.span_pooling=endpoints", "encoder.pooling=first"],
+    ["decoder.cross_attention=false", "decoder.layers=2", "encoder.pooling=mean"],
+    ["encoder.lstm_layers=0", "encoder.character_filters=0", "encoder.hidden_size=16"],
+    ["encoder.context=2", "encoder.max_subwords=40", "training.no_entity_weight=0.1"],
+    ["diffusion.spans=2", "inference.spans=1", "training.clip=0", "training.warmup=0"],
+    ["training.batch_size=100", "inference.batch_size=1", "diffusion.timesteps=2"],
+]
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=lambda changes: changes[0])
+def test_every_variant_trains_and_loads(tiny_settings, changes):
+    settings = tiny_settings.override([*changes, "training.epochs=1"])
+    outcome = train(settings)
+    assert all(0 < record["loss"] < 100 for record in log_of(settings) if "loss" in record)
+    sentences = formats.read(settings.data.train)[-8:]  # the ones held out as dev
+    ner = DiffusionNER.from_pretrained(settings.training.output)
+    if settings.encoder.context == 0:  # else the first would miss its left context
+        found = ner.predict_sentences(sentences)
+        assert score([s.entities for s in sentences], found).micro.f1 == outcome.best_f1
+    assert ner.settings.override(["inference.threshold=2.5"]) == settings
