@@ -9,7 +9,7 @@ demo: .venv/ready
 	rm -rf runs/demo
 	$(BIN)/diffusionner train configs/demo.yaml
 	$(BIN)/diffusionner predict --model runs/demo \
-	  "Mrs. Bennet , the wife of the rich merchant , met the old captain of the ship in London ."
+	  "The IL-2 receptor promoter is activated by NF-kappa B in human T cells and B lymphocytes."
 
 test: .venv/ready
 	$(BIN)/python -m pytest

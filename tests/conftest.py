@@ -14,7 +14,7 @@ from diffusionner import formats
 from diffusionner.corpus import Sentence
 from diffusionner.settings import Settings
 
-EXCERPT = Path(formats.__file__).parent.parent / "excerpt"
+EXCERPT = Path(__file__).parent / "excerpt" / "litbank.jsonl"
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -62,7 +62,7 @@ def encoder_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def nested_sentences() -> list[Sentence]:
     """32 sentences of the LitBank excerpt, every one with entities, many nested."""
-    chosen = [s for s in formats.read(EXCERPT / "train.jsonl") if len(s.entities) > 1]
+    chosen = [s for s in formats.read(EXCERPT) if len(s.entities) > 1]
     return [s for s in chosen if len(s.words) <= 25][:32]
 
 
@@ -70,7 +70,7 @@ def nested_sentences() -> list[Sentence]:
 def tiny_settings(encoder_folder: Path, tmp_path: Path) -> Settings:
     """A run of seconds on the excerpt: override what a test is about."""
     train = tmp_path / "train.jsonl"
-    lines = (EXCERPT / "train.jsonl").read_text(encoding="utf-8").splitlines()[:24]
+    lines = EXCERPT.read_text(encoding="utf-8").splitlines()[:24]
     train.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return Settings.from_dict(
         {

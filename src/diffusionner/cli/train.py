@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -41,7 +42,7 @@ def train(
     from diffusionner.training.trainer import train as run
 
     outcome = run(Settings.load(config, overrides or []), resume)
-    console = Console()
+    console = Console(quiet=os.environ.get("RANK", "0") != "0")  # one of many processes speaks
     console.print(
         f"best dev F1 {100 * outcome.best_f1:.2f} in epoch {outcome.best_epoch} at threshold "
         f"{outcome.threshold:.2f}; {outcome.sentences_per_second:.0f} sentences/s in training"

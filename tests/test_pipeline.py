@@ -1,0 +1,521 @@
+"""DiffusionNER, the object people call, with random weights that find plenty of entities."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from diffusionner import DiffusionNER, Entity
+from diffusionner.corpus import Sentence
+from diffusionner.errors import DataError, SettingsError
+from diffusionner.inference import pipeline
+from diffusionner.model import DenoisingNetwork
+from diffusionner.model.encoder import SentenceEncoder
+from diffusionner.model.pretrained import load_encoder, load_tokenizer, position_limit
+from diffusionner.settings import Settings
+
+LABELS = ["FAC", "GPE", "PER"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def build(encoder_folder: Path) -> Callable[..., DiffusionNER]:
+    def build(*changes: str) -> DiffusionNER:
+        """A model whose spans are all entities, at boundaries that rounding does not change."""
+        settings = Settings.from_dict(
+            {
+                "encoder": {
+                    "name": str(encoder_folder),
+                    "character_filters": 8,
+                    "lstm_layers": 1,
+                    "max_subwords": 100,
+                },
+                "diffusion": {"spans": 12, "timesteps": 100},
+                "decoder": {"heads": 4, "feedforward": 32, "span_pooling": "endpoints"},
+                "inference": {"steps": 2, "spans": 30, "threshold": 0, "overlap": "all"},
+            }
+        ).override(changes)
+        torch.manual_seed(0)
+        transformer = load_encoder(settings.encoder.name)
+        network = DenoisingNetwork(transformer, LABELS, settings)
+        decoder = network.decoder
+        with torch.no_grad():  # as they are, all spans would end up at the same two boundaries
+            for parameter in network.encoder.lstm.parameters():
+                parameter *= 3
+            for layer in (decoder.first, decoder.last, decoder.join, decoder.layers[0].norms[-1]):
+                layer.weight *= 10
+            for pointer in (decoder.left, decoder.right):
+                pointer.output.weight *= 5
+            decoder.classifier[-1].weight *= 20
+            decoder.classifier[-1].bias[-1] = -1000  # never "no entity"
+        limit = position_limit(transformer.config)
+        return DiffusionNER(network, load_tokenizer(encoder_folder, limit), settings)
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def ner(build: Callable[..., DiffusionNER]) -> DiffusionNER:
+    return build()
+
+
+@pytest.fixture(scope="module")
+def contextual(build: Callable[..., DiffusionNER]) -> DiffusionNER:
+    return build("encoder.context=2")
+
+
+def spans(entities: list[Entity]) -> list[tuple[int, int, str]]:
+    return [(e.start, e.end, e.label) for e in entities]
+
+
+def assert_same(one: list[list[Entity]], other: list[list[Entity]]) -> None:
+    """The same entities with almost the same scores."""
+    assert [spans(e) for e in one] == [spans(e) for e in other]
+    for ours, theirs in zip(one, other, strict=True):
+        assert [e.score for e in ours] == pytest.approx([e.score for e in theirs], abs=1e-4)
+        assert [e.text for e in ours] == [e.text for e in theirs]
+
+
+TEXTS = [
+    "Ada Lovelace met Charles Babbage in London. They spoke of engines! Did they?",
+    "One word",
+    "The wife of the rich merchant of Venice, who sold spices, left.\n\nNobody saw her again.",
+    "",
+    "No. 5 went to Dr. Smith's house on 4th St. at 10.30 a.m.",
+    "Rome",
+    " \t\n ",
+    "He lived in New York (U.S.A.) until 1999; then he moved to St. Petersburg.",
+    "Call me Ishmael. Some years ago - never mind how long precisely - I went to sea.",
+]
+
+
+# --- Offsets ----------------------------------------------------------------------------------
+
+ODD_TEXTS = {
+    "emoji": "👩‍👩‍👧‍👦 visited 🇫🇷 Paris 😀😀 with 👍🏽 Zoë.",
+    "combining marks": "Zoe\u0308 and Jose\u0301 met in Malmo\u0308. A\u030angstro\u0308m stayed.",
+    "line ends": "First line\r\nsecond line.\r\n\r\nNew paragraph\rold Mac line.\n",
+    "tabs": "\tAda\tLovelace\t\tmet  Charles \u00a0Babbage\u3000here\t",
+    "right to left": "ذهب محمد إلى القاهرة. وصل אברהם ל-ירושלים اليوم؟",
+    "no spaces": "王先生住在北京。李女士住在東京。กรุงเทพมหานคร",
+    "byte order mark": "\ufeffAda met \u200eCharles\u200f in Lon\u00addon.",
+    "control characters": "Ada\x00 met\x07 Charles\x1b[31m in London\x7f.",
+    "lone surrogate": "Ada \ud83d met Charles",
+    "one word": "London",
+    "one letter": "x",
+    "punctuation": "?!... -- ''",
+    "astral": "𝔘𝔫𝔦𝔠𝔬𝔡𝔢 𐍈 met 𝓐𝓭𝓪",
+    "very long word": "a" * 5000 + " met Ada",
+}
+
+
+@pytest.mark.parametrize("name", ODD_TEXTS)
+def test_offsets_are_exact(ner, name):
+    text = ODD_TEXTS[name]
+    entities = ner(text)
+    assert entities
+    for entity in entities:
+        assert 0 <= entity.start < entity.end <= len(text)
+        assert text[entity.start : entity.end] == entity.text
+        assert entity.text == entity.text.strip()
+        assert entity.label in LABELS
+        assert 0 <= entity.score <= 1
+        assert all(type(value) is int for value in entity[:2]) and type(entity.score) is float
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n\t \r\n", "\u200b\ufeff"])
+def test_nothing_to_find(ner, text):
+    assert ner(text) == []
+    assert list(ner.pipe([text, "Ada", text]))[::2] == [[], []]
+
+
+def test_ten_thousand_words(ner):
+    """One sentence without an end: every part is read."""
+    text = " ".join(["Ada", "met", "the", "wife", "of", "Charles"] * 1667)
+    entities = ner(text, steps=1, spans=8, batch_size=64)
+    for entity in entities:
+        assert text[entity.start : entity.end] == entity.text
+    starts = [entity.start for entity in entities]
+    assert starts == sorted(starts)
+    for tenth in range(10):
+        low, high = tenth * len(text) // 10, (tenth + 1) * len(text) // 10
+        assert any(low <= start < high for start in starts)
+
+
+def test_word_offsets(ner):
+    words = ["Ada", "met", "the", "wife", "of", "Charles", "👩‍👩‍👧‍👦", "\u200b", "x y"]
+    (entities,) = ner.predict_tokens([words])
+    assert len(entities) > 1
+    assert max(entity.end for entity in entities) <= len(words)
+    for entity in entities:
+        assert entity.text == " ".join(words[entity.start : entity.end])
+
+
+def test_words_and_text_agree(ner):
+    text = "Ada Lovelace met Charles Babbage in London"
+    words = text.split()
+    (by_word,) = ner.predict_tokens([words])
+    starts = [len(" ".join(words[:i])) + (i > 0) for i in range(len(words))]
+    ends = [start + len(word) for start, word in zip(starts, words, strict=True)]
+    expected = [(starts[e.start], ends[e.end - 1], e.label) for e in by_word]
+    assert spans(ner(text)) == expected
+
+
+def test_entities_are_in_reading_order(ner):
+    for entities in ner.pipe(TEXTS):
+        assert entities == sorted(entities, key=lambda e: (e.start, -e.end))
+
+
+# --- Streaming --------------------------------------------------------------------------------
+
+
+def test_pipe_gives_what_single_calls_give(ner):
+    together = list(ner.pipe(TEXTS))
+    assert sum(map(len, together)) > 30
+    assert_same(together, [ner(text) for text in TEXTS])
+
+
+@pytest.mark.parametrize("fixture", ["ner", "contextual"])
+def test_pipe_is_lazy(request, monkeypatch, fixture):
+    """Never more than a buffer ahead of what was taken, and endless input is fine."""
+    monkeypatch.setattr(pipeline, "BUFFERED_BATCHES", 2)
+    model = request.getfixturevalue(fixture)
+    taken = 0
+
+    def endless() -> Iterator[str]:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield f"Person {taken} left."
+
+    results = model.pipe(endless(), batch_size=3)
+    assert taken == 0, "read before anything was asked for"
+    for number in range(1, 20):
+        entities = next(results)
+        assert all(f"Person {number} left."[e.start : e.end] == e.text for e in entities)
+        assert number <= taken <= number + 6 + model.settings.encoder.context
+    results.close()
+
+
+def test_pipe_takes_many_texts(ner):
+    with pytest.raises(TypeError, match="call the model"):
+        ner.pipe("Ada met Charles.")
+    assert list(ner.pipe([])) == []
+    assert len(list(ner.pipe(text for text in TEXTS))) == len(TEXTS)
+
+
+def test_an_error_in_the_input_reaches_the_caller(ner):
+    def broken() -> Iterator[str]:
+        yield "Ada"
+        raise RuntimeError("disk gone")
+
+    with pytest.raises(RuntimeError, match="disk gone"):
+        list(ner.pipe(broken()))
+
+
+# --- Batches do not matter --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 64])
+@pytest.mark.parametrize("fixture", ["ner", "contextual"])
+def test_any_batch_size_gives_the_same(request, nested_sentences, fixture, batch_size):
+    model = request.getfixturevalue(fixture)
+    sentences = [s.words for s in nested_sentences[:20]]
+    docs = [f"doc {i // 7}" if i < 18 else None for i in range(20)]
+    expected = model.predict_tokens(sentences, docs, batch_size=8)
+    assert sum(map(len, expected)) > 100
+    assert_same(model.predict_tokens(sentences, docs, batch_size=batch_size), expected)
+
+
+def test_any_order_gives_the_same(ner, nested_sentences):
+    sentences = [s.words for s in nested_sentences[:20]]
+    expected = ner.predict_tokens(sentences)
+    order = torch.randperm(20, generator=torch.Generator().manual_seed(3)).tolist()
+    shuffled = ner.predict_tokens([sentences[i] for i in order], batch_size=4)
+    assert_same(shuffled, [expected[i] for i in order])
+
+
+def test_any_order_of_documents_gives_the_same(contextual, nested_sentences):
+    documents = [[s.words for s in nested_sentences[i : i + 4]] for i in range(0, 20, 4)]
+
+    def predict(order: list[int]) -> dict[int, list[list[Entity]]]:
+        sentences = [words for number in order for words in documents[number]]
+        docs = [f"doc {number}" for number in order for _ in documents[number]]
+        found = contextual.predict_tokens(sentences, docs, batch_size=3)
+        return {number: found[4 * i : 4 * i + 4] for i, number in enumerate(order)}
+
+    expected, shuffled = predict([0, 1, 2, 3, 4]), predict([3, 1, 4, 0, 2])
+    for number in range(5):
+        assert_same(shuffled[number], expected[number])
+
+
+@pytest.mark.parametrize("fixture", ["ner", "contextual"])
+def test_buffers_do_not_cut_context(request, monkeypatch, nested_sentences, fixture):
+    """A document longer than many buffers, with empty sentences in between."""
+    model = request.getfixturevalue(fixture)
+    sentences = [s.words for s in nested_sentences[:24]]
+    sentences[5:5] = [[], []]
+    docs = ["a"] * 15 + [None] * 2 + ["b"] * 9
+    expected = model.predict_tokens(sentences, docs, batch_size=100)
+    monkeypatch.setattr(pipeline, "BUFFERED_BATCHES", 1)
+    assert_same(model.predict_tokens(sentences, docs, batch_size=2), expected)
+    assert_same(model.predict_tokens(sentences, docs, batch_size=1), expected)
+
+
+def test_texts_are_streamed_with_their_context(contextual, monkeypatch):
+    expected = list(contextual.pipe(TEXTS, batch_size=100))
+    monkeypatch.setattr(pipeline, "BUFFERED_BATCHES", 1)
+    assert_same(list(contextual.pipe(TEXTS, batch_size=1)), expected)
+    assert_same([contextual(text) for text in TEXTS], expected)
+
+
+def test_context_is_seen(contextual, ner, nested_sentences):
+    """Neighbours of the same document only, and only by a model that was told so."""
+    sentences = [s.words for s in nested_sentences[:3]]
+    alone = contextual.predict_tokens(sentences)
+    apart = contextual.predict_tokens(sentences, ["a", "b", "c"])
+    together = contextual.predict_tokens(sentences, ["a", "a", "a"])
+    assert_same(alone, apart)
+    assert [[e.score for e in x] for x in together] != [[e.score for e in x] for x in alone]
+    assert_same(ner.predict_tokens(sentences), ner.predict_tokens(sentences, ["a", "a", "a"]))
+
+
+def test_corpus_prediction_is_the_same(contextual, nested_sentences):
+    sentences = [Sentence(s.words, doc=f"doc {i // 5}") for i, s in enumerate(nested_sentences)]
+    done: list[int] = []
+    found = contextual.predict_sentences(sentences, progress=done.append)
+    by_tokens = contextual.predict_tokens([s.words for s in sentences], [s.doc for s in sentences])
+    assert [[tuple(span) for span in one] for one in found] == [spans(one) for one in by_tokens]
+    assert sum(done) >= len(sentences)  # windows
+
+
+# --- Sentences longer than the encoder --------------------------------------------------------
+
+
+def test_long_sentences_are_read_to_the_end(ner, nested_sentences):
+    words = [word for s in nested_sentences for word in s.words][:300]
+    limit = ner.settings.encoder.max_subwords
+    assert len("".join(words)) > 5 * limit  # the tokenizer's subwords are characters
+    (entities,) = ner.predict_tokens([words])
+    middles = [(e.start + e.end) / 2 for e in entities]
+    for start in range(0, 300, 30):
+        assert any(start <= middle < start + 30 for middle in middles), start
+    bounds = [(e.start, e.end) for e in entities]
+    assert len(bounds) == len(set(bounds)), "an entity of two windows is there twice"
+    for entity in entities:
+        assert entity.text == " ".join(words[entity.start : entity.end])
+    assert_same(ner.predict_tokens([["Ada"], words, ["x"]], batch_size=2)[1:2], [entities])
+
+
+def test_entities_of_long_sentences_can_cross_windows(ner, nested_sentences):
+    """Windows overlap: some entity lies across every window's edge."""
+    words = [word for s in nested_sentences for word in s.words][:300]
+    (entities,) = ner.predict_tokens([words], spans=60)
+    covered = {position for e in entities for position in range(e.start + 1, e.end)}
+    assert len(covered) > 250
+
+
+# --- The reverse process from given spans -----------------------------------------------------
+
+
+def test_starts_from_given_spans(ner):
+    sentences = [["Ada", "met", "the", "wife", "of", "Charles"], ["Rome"], ["He", "left", "Rome"]]
+    given = [[(0, 1), (2, 6)], [], [(2, 3)]]
+    found = ner.predict_tokens(sentences, from_spans=given)
+    assert found[1] == []
+    assert 1 <= len(found[0]) <= 2
+    assert len(found[2]) == 1
+    other = ner.predict_tokens(sentences, from_spans=[[(3, 5)], [], [(2, 3)]])
+    assert spans(other[0]) != spans(found[0])
+    assert_same(other[1:], found[1:])
+    again = ner.predict_tokens(sentences, from_spans=given, seed=5)
+    assert_same(again, found)  # without noise there is nothing to seed
+
+
+def test_given_spans_of_other_sentences_do_not_matter(ner, nested_sentences):
+    """Padding to the largest number of spans changes nothing."""
+    sentences = [s.words for s in nested_sentences[:6]]
+    given = [[(i, i + 1) for i in range(n + 1)] for n in range(6)]
+    together = ner.predict_tokens(sentences, from_spans=given)
+    for sentence, own, expected in zip(sentences, given, together, strict=True):
+        assert_same(ner.predict_tokens([sentence], from_spans=[own]), [expected])
+    assert_same(ner.predict_tokens(sentences, from_spans=given, batch_size=1), together)
+
+
+def test_given_spans_with_context(contextual, nested_sentences):
+    """Empty sentences neither break nor shift anything."""
+    sentences = [s.words for s in nested_sentences[:4]]
+    given = [[(0, 2), (1, 3)]] * 4
+    expected = contextual.predict_tokens(sentences, ["a"] * 4, given)
+    with_empty = contextual.predict_tokens(
+        [*sentences[:2], [], *sentences[2:]], ["a"] * 5, [*given[:2], [], *given[2:]]
+    )
+    assert with_empty.pop(2) == []
+    assert_same(with_empty, expected)
+
+
+def test_start_and_steps_matter(ner, nested_sentences):
+    sentences = [s.words for s in nested_sentences[:8]]
+    given = [[(0, 1), (1, 4)]] * 8
+    early = ner.predict_tokens(sentences, from_spans=given, start=5)
+    late = ner.predict_tokens(sentences, from_spans=given, start=100)
+    default = ner.predict_tokens(sentences, from_spans=given)
+    assert early != late
+    assert_same(default, ner.predict_tokens(sentences, from_spans=given, start=20))
+
+
+@pytest.mark.parametrize("span", [(0, 3), (-1, 1), (1, 1), (2, 1), (2, 3)])
+def test_bad_spans_are_errors(ner, span):
+    with pytest.raises(DataError, match=r"sentence 1: the span \[.*outside its 2 words"):
+        ner.predict_tokens([["x"], ["a", "b"]], from_spans=[[], [(0, 1), span]])
+
+
+@pytest.mark.parametrize("start", [0, 1, 101])
+def test_impossible_starts_are_errors(ner, start):
+    with pytest.raises(SettingsError, match=rf"start={start}.*expected 2 to 100"):
+        ner.predict_tokens([["a"]], from_spans=[[(0, 1)]], start=start)
+
+
+def test_arguments_that_do_not_fit_together(ner):
+    with pytest.raises(ValueError, match="spans of 1 sentences for 2"):
+        ner.predict_tokens([["a"], ["b"]], from_spans=[[]])
+    with pytest.raises(ValueError, match="1 docs for 2"):
+        ner.predict_tokens([["a"], ["b"]], docs=["x"])
+    with pytest.raises(ValueError, match="from_spans"):
+        ner.predict_tokens([["a"]], start=5)
+
+
+def test_given_spans_in_long_sentences(ner, nested_sentences):
+    """Only the windows that hold a given span find anything."""
+    words = [word for s in nested_sentences for word in s.words][:300]
+    total = 0
+    for start in range(0, 300, 20):
+        (found,) = ner.predict_tokens([words], from_spans=[[(start, start + 2)]])
+        assert len(found) <= 3
+        assert all(start - 50 < e.start and e.end < start + 50 for e in found)
+        total += len(found)
+    assert total > 5
+
+
+# --- Options ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"stepz": 3}, "did you mean 'inference.steps'"),
+        ({"steps": 101}, "inference.steps=101 exceeds diffusion.timesteps=100"),
+        ({"steps": 0}, "nearest valid value is 1"),
+        ({"threshold": 3.5}, "nearest valid value is 3"),
+        ({"overlap": "neste"}, "did you mean 'nested'"),
+        ({"spans": "many"}, "expected int"),
+        ({"eta": -0.1}, "nearest valid value is 0"),
+        ({"batch_size": 2.5}, "expected int"),
+    ],
+)
+def test_bad_options_are_errors_at_once(ner, options, message):
+    """Also where the result is a generator that nobody has asked yet."""
+    for call in (
+        lambda: ner("Ada", **options),
+        lambda: ner.pipe(["Ada"], **options),
+        lambda: ner.predict_tokens([["Ada"]], **options),
+        lambda: ner.predict_tokens([["Ada"]], from_spans=[[(0, 1)]], **options),
+        lambda: ner.predict_sentences([Sentence(["Ada"])], **options),
+    ):
+        with pytest.raises(SettingsError, match=message):
+            call()
+
+
+def test_threshold_filters_by_score(ner):
+    everything = ner(TEXTS[0])
+    middle = sorted(e.score for e in everything)[len(everything) // 2] * 3
+    some = ner(TEXTS[0], threshold=middle)
+    assert 0 < len(some) < len(everything)
+    assert some == [e for e in everything if e.score * 3 >= middle - 1e-6]
+    assert ner(TEXTS[0], threshold=None) == everything  # None: as the model has it
+
+
+def test_overlap_policies(ner, nested_sentences):
+    def overlapping(a: Entity, b: Entity) -> bool:
+        return a.start < b.end and b.start < a.end
+
+    def crossing(a: Entity, b: Entity) -> bool:
+        return a.start < b.start < a.end < b.end
+
+    words = [word for s in nested_sentences for word in s.words][:300]
+    everything, nested, flat = (
+        ner.predict_tokens([words], overlap=policy)[0] for policy in ("all", "nested", "flat")
+    )
+    assert any(crossing(a, b) for a in everything for b in everything)
+    assert not any(crossing(a, b) for a in nested for b in nested)
+    assert any(overlapping(a, b) for a in nested for b in nested if a is not b)
+    assert not any(overlapping(a, b) for a in flat for b in flat if a is not b)
+    assert set(flat) < set(everything) and set(nested) < set(everything)
+
+
+def test_seed_spans_and_eta_matter(ner):
+    expected = ner(TEXTS[2])
+    assert ner(TEXTS[2]) == expected
+    assert ner(TEXTS[2], seed=1) != expected
+    assert len(ner(TEXTS[2], spans=1)) == 2  # one in each of two sentences
+    assert ner(TEXTS[2], steps=20, eta=1.0) != ner(TEXTS[2], steps=20)
+    assert ner(TEXTS[2], steps=20, eta=1.0) == ner(TEXTS[2], steps=20, eta=1.0)
+
+
+# --- Folders ----------------------------------------------------------------------------------
+
+
+def test_round_trip(contextual, tmp_path):
+    folder = tmp_path / "a" / "new" / "model"
+    contextual.save_pretrained(folder)
+    again = DiffusionNER.from_pretrained(folder)
+    assert list(again.pipe(TEXTS)) == list(contextual.pipe(TEXTS))
+    assert again.settings == contextual.settings
+    assert again.labels == LABELS
+    again.save_pretrained(str(tmp_path / "twice"))
+    first = {path.name: path.read_bytes() for path in folder.iterdir()}
+    second = {path.name: path.read_bytes() for path in (tmp_path / "twice").iterdir()}
+    assert first == second
+
+
+def test_the_folder_holds_no_code(ner, tmp_path):
+    """JSON, safetensors and text only: loading a stranger's model runs nothing of theirs."""
+    ner.save_pretrained(tmp_path)
+    names = {path.name for path in tmp_path.rglob("*")}
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= names
+    assert {Path(name).suffix for name in names} <= {".json", ".safetensors", ".txt"}
+    text = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    assert text["format"] == "diffusionner"
+    for path in tmp_path.iterdir():
+        if path.suffix == ".json":
+            assert "auto_map" not in path.read_text(encoding="utf-8")
+
+
+def test_the_folder_is_all_that_is_needed(build, encoder_folder, tmp_path, monkeypatch):
+    """Neither the encoder it was made from nor the working directory matters."""
+    model = build(f"encoder.name={os.path.relpath(encoder_folder)}")
+    model.save_pretrained(tmp_path / "model")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert DiffusionNER.from_pretrained("../model")(TEXTS[0]) == model(TEXTS[0])
+
+
+def test_attributes(ner):
+    assert isinstance(ner.settings, Settings)
+    assert ner.labels == LABELS
+    assert ner.tokenizer.tokenize("Ada") == ["a", "##d", "##a"]
+    assert isinstance(ner.encoder, SentenceEncoder) and isinstance(ner.encoder, torch.nn.Module)
+    assert not ner.network.training
+    assert ner.settings.inference.steps == 2
