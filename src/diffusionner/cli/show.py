@@ -17,7 +17,8 @@ def show(console: Console, text: str, entities: Sequence[Entity], labels: Sequen
     """Print the text with a bracket, label and score under every entity."""
     shown = "".join(" " if c.isspace() else c for c in text)  # same length, one line
     colours = {label: COLOURS[i % len(COLOURS)] for i, label in enumerate(labels)}
-    for start, end in _lines(shown, max(20, console.width - 2)):
+    longest = max((len(_bracket(1, entity)) for entity in entities), default=0)
+    for start, end in _lines(shown, max(20, console.width - longest)):  # labels need room as well
         console.print(Text(shown[start:end]))
         inside = [e for e in entities if e.start < end and e.end > start]
         for lane in _lanes(inside, shown, start, end):

@@ -1,0 +1,495 @@
+"""The command line: real processes end to end, the details in this one."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from conftest import EXCERPT
+from rich.cells import cell_len
+from rich.console import Console
+
+from diffusionner import DiffusionNER, Entity, formats
+from diffusionner.cli import main
+from diffusionner.cli.show import show
+from diffusionner.evaluation.scorer import score
+from diffusionner.settings import describe
+
+COMMANDS = ("train", "evaluate", "predict", "settings")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@dataclass
+class Result:
+    status: int
+    out: str
+    err: str
+
+    @property
+    def records(self) -> list[dict]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+@pytest.fixture
+def cli(monkeypatch, capsys) -> Callable[..., Result]:
+    """`diffusionner ...` in this process."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments: object, stdin: bytes = b"") -> Result:
+        monkeypatch.setattr(sys, "argv", ["diffusionner", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
+        capsys.readouterr()
+        try:
+            main()
+            status = 0
+        except SystemExit as done:
+            status = done.code or 0
+        captured = capsys.readouterr()
+        return Result(status, captured.out, captured.err)
+
+    return run
+
+
+# --- End to end -------------------------------------------------------------------------------
+
+
+def start(folder: Path, *arguments: str, **options) -> subprocess.Popen:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    if "PYTHONPATH" in environment:  # relative entries would not survive the change of folder
+        entries = environment["PYTHONPATH"].split(os.pathsep)
+        environment["PYTHONPATH"] = os.pathsep.join(os.path.abspath(e) for e in entries)
+    return subprocess.Popen(
+        [sys.executable, "-m", "diffusionner", *arguments],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **options,
+    )
+
+
+def finish(process: subprocess.Popen, stdin: bytes | None = None) -> Result:
+    out, err = process.communicate(stdin, timeout=240)
+    return Result(process.returncode, out.decode(), err.decode())
+
+
+@pytest.fixture(scope="module")
+def project(encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with data, a config, and the model that `diffusionner train` made of them."""
+    folder = tmp_path_factory.mktemp("project")
+    lines = EXCERPT.read_text(encoding="utf-8").splitlines()
+    (folder / "train.jsonl").write_text("\n".join(lines[:16]) + "\n", encoding="utf-8")
+    (folder / "dev.jsonl").write_text("\n".join(lines[8:16]) + "\n", encoding="utf-8")
+    config = {
+        "data": {"train": "train.jsonl", "dev": "dev.jsonl", "test": "dev.jsonl"},
+        "encoder": {"name": str(encoder_folder), "lstm_layers": 1, "context": 1},
+        "diffusion": {"spans": 12, "timesteps": 100},
+        "decoder": {"heads": 4, "feedforward": 32},
+        "training": {
+            "epochs": 2,
+            "frozen_epochs": 0,
+            "learning_rate": 5e-3,
+            "matches_per_entity": 0,
+            "no_entity_weight": 0,
+            "tune_threshold": False,
+        },
+        "inference": {"steps": 2, "threshold": 2, "overlap": "all"},
+    }
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    process = start(
+        folder, "train", "config.yaml", "training.output=runs/a", "inference.threshold=0"
+    )
+    result = finish(process)
+    assert result.status == 0, result.err
+    assert "best dev F1" in result.out
+    assert "micro" in result.out  # the table of the test set
+    assert "epoch 2:" in result.err
+    return folder
+
+
+@pytest.fixture
+def model(project: Path) -> Path:
+    return project / "runs" / "a"
+
+
+def test_end_to_end(project, model):
+    """Train, evaluate and predict in processes of their own, in the user's folder."""
+    assert {"config.json", "model.safetensors", "log.jsonl", "tensorboard", "test.json"} <= {
+        path.name for path in model.iterdir()
+    }
+    evaluated = start(
+        project, "evaluate", "--model", "runs/a", "--data", "dev.jsonl", "--json", "scores.json"
+    )
+    arguments = ("--model", "runs/a", "--input", "-", "--output", "-", "--batch-size", "1")
+    piped = start(project, "predict", *arguments, stdin=subprocess.PIPE, bufsize=0)
+    for number in range(40):
+        piped.stdin.write(f'{{"tokens": ["Ada", "met"], "id": {number}}}\n'.encode())
+    first = piped.stdout.readline().decode()  # before the last line has gone in
+    result = finish(piped, b'{"text": "Ada met Charles in London.", "doc": 1}\n')
+    assert (result.status, result.err) == (0, "")
+
+    ner = DiffusionNER.from_pretrained(model)
+    (by_token,) = ner.predict_tokens([["Ada", "met"]])
+    (by_text,) = ner.pipe(["Ada met Charles in London."])
+    assert by_text and by_token
+    records = [json.loads(first), *result.records]
+    assert [record.get("id") for record in records] == [*range(40), None]
+    for record, entities in ((records[0], by_token), (records[40], by_text)):
+        assert record["entities"] == [pytest.approx(e._asdict(), abs=1e-5) for e in entities]
+
+    result = finish(evaluated)
+    assert (result.status, result.err) == (0, "")
+    sentences = formats.read(project / "dev.jsonl")
+    report = score([s.entities for s in sentences], ner.predict_sentences(sentences)).to_dict()
+    written = json.loads((project / "scores.json").read_text(encoding="utf-8"))
+    assert {key: written[key] for key in report} == report
+    assert report["micro"]["predicted"] > 0
+    assert written["inference"] == ner.settings.to_dict()["inference"]
+    assert (written["model"], written["data"]) == ("runs/a", "dev.jsonl")
+    tested = json.loads((model / "test.json").read_text())
+    assert tested == report
+    assert f"{100 * report['micro']['f1']:.2f}" in result.out
+
+
+def test_module_starts_quickly_and_helps(tmp_path):
+    result = finish(start(tmp_path, "--help"))
+    assert result.status == 0
+    assert all(command in result.out for command in COMMANDS)
+
+
+# --- Help and settings ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help(cli, command):
+    result = cli(command, "--help")
+    assert result.status == 0
+    assert f"{command} [OPTIONS]" in result.out
+    options = {
+        "train": ["--resume", "KEY=VALUE"],
+        "evaluate": ["--model", "--data", "--json", "--steps", "--spans", "--threshold"],
+        "predict": ["--model", "--input", "--output", "--overlap", "--seed", "--device"],
+        "settings": [],
+    }
+    assert all(option in result.out for option in options[command])
+
+
+def test_no_command_is_help(cli):
+    result = cli()
+    assert all(command in result.out + result.err for command in COMMANDS)
+
+
+def test_settings_lists_every_setting(cli, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    result = cli("settings")
+    assert result.status == 0
+    for name, allowed, _, meaning in describe():
+        row = next(line for line in result.out.splitlines() if f" {name} " in line)
+        assert allowed in row
+        assert meaning in row
+
+
+# --- evaluate ---------------------------------------------------------------------------------
+
+
+def test_evaluate_options_change_the_scores(cli, project, model, tmp_path):
+    def evaluate(*options: object) -> dict:
+        path = tmp_path / "scores.json"
+        arguments = ("--model", model, "--data", project / "dev.jsonl", "--json", path)
+        assert cli("evaluate", *arguments, *options).status == 0
+        return json.loads(path.read_text())
+
+    plain = evaluate()
+    many = evaluate("--spans", 50, "--seed", 3, "--steps", 5, "--batch-size", 2)
+    assert many["inference"] == plain["inference"] | {
+        "spans": 50, "seed": 3, "steps": 5, "batch_size": 2,
+    }  # fmt: skip
+    assert evaluate("--threshold", 3)["micro"]["predicted"] == 0
+    ner = DiffusionNER.from_pretrained(model)
+    sentences = formats.read(project / "dev.jsonl")
+    flat = ner.predict_sentences(sentences, overlap="flat")
+    expected = score([s.entities for s in sentences], flat).to_dict()
+    assert evaluate("--overlap", "flat")["micro"] == expected["micro"]
+
+
+def test_evaluate_reads_conll(cli, model, tmp_path):
+    (tmp_path / "gold.conll").write_text("Ada B-PER\nmet O\nCharles B-PER\n\nRome O\n")
+    result = cli("evaluate", "--model", model, "--data", tmp_path / "gold.conll")
+    assert result.status == 0
+    assert "PER" in result.out
+
+
+# --- predict ----------------------------------------------------------------------------------
+
+
+def test_predict_shows_texts(cli, model):
+    result = cli("predict", "--model", model, "Ada met Charles.", "He left London.")
+    assert result.status == 0
+    assert "Ada met Charles." in result.out
+    assert "He left London." in result.out
+    assert "└" in result.out or "╵" in result.out
+
+
+def test_predict_files(cli, model, tmp_path):
+    """Other fields stay, entities are in order, empty lines and texts are fine."""
+    lines = [
+        {"text": "Ada met Charles, the wife of the captain. He left London.", "id": 5, "ü": [1]},
+        {"tokens": ["Ada", "met", "Charles"], "entities": "replaced"},
+        {"text": "", "note": None},
+        {"tokens": []},
+        {"text": "Zoë and 👩‍👩‍👧‍👦 in 北京", "doc": 3},
+    ]
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    text = "\n\n".join(json.dumps(line) for line in lines)
+    source.write_bytes(b"\xef\xbb\xbf" + text.encode() + b"\r\n  \r\n")
+    target.write_text("old")
+    result = cli("predict", "--model", model, "--input", source, "--output", target)
+    assert (result.status, result.out, result.err) == (0, "", "")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
+    written = [json.loads(line) for line in target.read_text(encoding="utf-8").splitlines()]
+    assert "Zoë" in target.read_text(encoding="utf-8")  # not \u-escaped
+    assert len(written) == len(lines)
+    for before, after in zip(lines, written, strict=True):
+        entities = after.pop("entities")
+        before.pop("entities", None)
+        assert after == before
+        assert bool(entities) == bool(before.get("text") or before.get("tokens"))
+        order = [(e["start"], -e["end"]) for e in entities]
+        assert order == sorted(order)
+        for entity in entities:
+            assert list(entity) == ["start", "end", "label", "score", "text"]
+            if "text" in before:
+                assert before["text"][entity["start"] : entity["end"]] == entity["text"]
+            else:
+                words = before["tokens"][entity["start"] : entity["end"]]
+                assert " ".join(words) == entity["text"]
+
+
+def test_predict_from_pipe_to_pipe(cli, model):
+    source = '{"text": "Ada met Zoë."}\n{"tokens": ["Ada"]}'.encode()
+    result = cli("predict", "--model", model, "--input", "-", "--output", "-", stdin=source)
+    assert result.status == 0
+    assert result.err == ""
+    assert [set(record) for record in result.records] == [
+        {"text", "entities"},
+        {"tokens", "entities"},
+    ]
+    again = cli("predict", "--model", model, "--input", "-", stdin=source)
+    assert again.out == result.out
+
+
+def test_predict_texts_as_json(cli, model, tmp_path):
+    result = cli("predict", "--model", model, "--output", "-", "Ada met Charles.", "Rome")
+    assert [record["text"] for record in result.records] == ["Ada met Charles.", "Rome"]
+    assert all(record["entities"] for record in result.records)
+
+
+def test_predict_uses_the_document_as_context(cli, model):
+    words = ["He", "met", "the", "captain", "of", "the", "ship"]
+
+    def scores(*docs: str | None) -> list[list[float]]:
+        lines = [json.dumps({"tokens": words[i:], "doc": doc}) for i, doc in enumerate(docs)]
+        source = "\n".join(lines).encode()
+        result = cli("predict", "--model", model, "--input", "-", "--spans", 30, stdin=source)
+        return [[e["score"] for e in record["entities"]] for record in result.records]
+
+    together, apart, without = (
+        scores("a", "a", "a"),
+        scores("a", "b", "c"),
+        scores(None, None, None),
+    )
+    assert apart == [pytest.approx(one, abs=1e-5) for one in without]
+    assert together != [pytest.approx(one, abs=1e-5) for one in apart]
+
+
+def test_predict_options(cli, model):
+    def predict(*options: object) -> list[dict]:
+        arguments = ("--model", model, "--output", "-", "Ada met the wife of Charles in London.")
+        return cli("predict", *arguments, *options).records[0]["entities"]
+
+    everything = predict("--spans", 60)
+    assert len(everything) > len(predict("--spans", 60, "--overlap", "flat"))
+    assert predict("--threshold", 3) == []
+    assert predict("--seed", 1, "--spans", 5) != predict("--seed", 2, "--spans", 5)
+
+
+BAD_LINES = {
+    b'{"text": "unfinished': "not JSON",
+    b'["Ada"]': "expected an object",
+    b'{"id": 1}': 'either "text" or "tokens"',
+    b'{"text": "a", "tokens": ["a"]}': 'either "text" or "tokens"',
+    b'{"text": 5}': '"text" must be a string',
+    b'{"tokens": "Ada"}': '"tokens" must be a list',
+    b'{"tokens": ["Ada", ""]}': "non-empty strings",
+    b'{"tokens": ["Ada", 3]}': "non-empty strings",
+    b'{"text": "\xff"}': "not UTF-8",
+    b"[[bold]": "not JSON",  # not markup either
+}
+
+
+@pytest.mark.parametrize("bad", BAD_LINES)
+def test_a_bad_line_is_reported_and_the_rest_is_done(cli, model, tmp_path, bad):
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    good = b'{"text": "Ada met Charles."}'
+    source.write_bytes(b"\n".join([good, b"", bad, good]) + b"\n")
+    result = cli("predict", "--model", model, "--input", source, "--output", target)
+    assert result.status == 1
+    assert f"{source}:3: " in result.err
+    assert BAD_LINES[bad] in result.err
+    assert "1 of 4 lines could not be used" in result.err
+    assert "Traceback" not in result.err
+    assert len(target.read_text().splitlines()) == 2
+
+
+UNREPORTED = {
+    "surrogate in a token": (
+        rb'{"tokens": ["Ada", "\ud83d"]}',
+        "the tokenizer's TypeError ends everything",
+    ),
+    "surrogate in a text": (
+        rb'{"text": "Ada \ud83d"}',
+        "writing the record back is a UnicodeEncodeError and ends everything",
+    ),
+    "nested too deeply": (b"[" * 100_000, "a RecursionError of json ends everything"),
+}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        pytest.param(line, id=name, marks=pytest.mark.xfail(strict=True, reason=reason))
+        for name, (line, reason) in UNREPORTED.items()
+    ],
+)
+def test_odd_lines_do_not_end_everything(cli, model, tmp_path, bad):
+    """Reported or, where that is possible, used."""
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_bytes(b'{"text": "Ada"}\n' + bad + b'\n{"text": "Charles"}\n')
+    result = cli("predict", "--model", model, "--input", source, "--output", target)
+    assert result.status in (0, 1)
+    assert "Traceback" not in result.err
+    done = [json.loads(line).get("text") for line in target.read_text().splitlines()]
+    assert (done[0], done[-1]) == ("Ada", "Charles")
+
+
+# --- Drawing ----------------------------------------------------------------------------------
+
+
+def draw(text: str, entities: list[Entity], width: int = 80) -> list[str]:
+    file = io.StringIO()
+    show(Console(file=file, width=width), text, entities, ["PER", "GPE", "人物"])
+    return file.getvalue().splitlines()
+
+
+def test_nested_entities_are_drawn_in_lanes():
+    text = "the wife of the rich merchant left"
+    entities = [
+        Entity(0, 29, "PER", 0.9, text[0:29]),
+        Entity(12, 29, "PER", 0.75, text[12:29]),
+    ]
+    lines = draw(text, entities)
+    assert lines == [
+        text,
+        " " * 12 + "└" + "─" * 15 + "┘ PER 0.75",
+        "└" + "─" * 27 + "┘ PER 0.90",
+    ]
+
+
+def test_entities_side_by_side_share_a_lane():
+    text = "Ada Lovelace and also Charles"
+    lines = draw(text, [Entity(0, 3, "PER", 1.0, "Ada"), Entity(22, 29, "PER", 0.5, "Charles")])
+    assert lines == [text, "└─┘ PER 1.00          └─────┘ PER 0.50"]
+
+
+def test_labels_that_would_collide_take_two_lanes():
+    lines = draw("Ada Bob", [Entity(0, 3, "PER", 1.0, "Ada"), Entity(4, 7, "GPE", 1.0, "Bob")])
+    assert lines == ["Ada Bob", "└─┘ PER 1.00", "    └─┘ GPE 1.00"]
+
+
+def test_one_column_and_no_entities():
+    assert draw("I left", [Entity(0, 1, "PER", 1.0, "I")]) == ["I left", "╵ PER 1.00"]
+    assert draw("Nobody", []) == ["Nobody", "(no entities)"]
+    assert draw("", [])[-1] == "(no entities)"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("王先生住在北京。", "北京"),
+        ("😀😀 Ada left", "Ada"),
+        ("Zoe\u0308 met Jose\u0301", "Jose\u0301"),
+        ("a\tb\r\nAda", "Ada"),
+    ],
+)
+def test_wide_characters(text, found):
+    start = text.index(found)
+    entity = Entity(start, start + len(found), "GPE", 0.5, found)
+    shown, bracket = draw(text, [entity])
+    column = len(bracket) - len(bracket.lstrip())
+    assert column == cell_len(text[:start].replace("\t", " ").replace("\r\n", "  "))
+    mark = bracket.strip().split(" ")[0]
+    assert len(mark) == cell_len(found)
+    assert found in shown
+
+
+@pytest.mark.xfail(
+    strict=True, reason="_lanes measures brackets with len(), but a CJK label is two columns a sign"
+)
+def test_wide_labels():
+    text = "Ada was not Bob"
+    lines = draw(text, [Entity(0, 3, "人物", 1.0, "Ada"), Entity(12, 15, "PER", 1.0, "Bob")])
+    bracket = next(line for line in lines if "PER" in line)
+    assert cell_len(bracket[: bracket.rindex("└")]) == 12
+
+
+def test_wrapping():
+    """Lines break at spaces; an entity across the break is drawn under both parts."""
+    text = "aaaa bbbb cccc dddd eeee ffff gggg hhhh"
+    lines = draw(text, [Entity(5, 24, "PER", 0.5, text[5:24])], width=26)
+    assert [line.rstrip() for line in lines[::2]] == ["aaaa bbbb cccc dddd", "eeee ffff gggg hhhh"]
+    assert lines[1].startswith("     └─────────────┘ ")
+    assert lines[3] == "└──┘ PER 0.50"
+    assert len(lines) == 4
+
+
+@pytest.mark.xfail(strict=True, reason="what does not fit beside the bracket is cropped")
+def test_labels_at_the_right_edge_are_whole():
+    text = "In the end, after all those years, everybody went back to the town of Newcastle"
+    lines = draw(text, [Entity(70, 79, "GPE", 0.5, "Newcastle")], width=82)
+    assert any("GPE" in line for line in lines)
+    assert any("0.50" in line for line in lines)
+
+
+def test_wrapping_words_longer_than_the_line():
+    text = "x" * 50
+    lines = draw(text, [Entity(0, 50, "PER", 0.5, text)], width=30)
+    assert "".join(line for line in lines if "x" in line) == text
+    assert all(cell_len(line) <= 30 for line in lines if "x" in line)
+
+
+def test_markup_is_not_interpreted():
+    text = "[red]Ada[/red] met [bold]"
+    assert draw(text, [Entity(5, 8, "PER", 0.5, "Ada")])[0] == text
+
+
+def test_unknown_colours_repeat():
+    labels = [f"L{i}" for i in range(20)]
+    file = io.StringIO()
+    show(Console(file=file, width=80), "Ada", [Entity(0, 3, "L19", 1.0, "Ada")], labels)
+    assert "L19" in file.getvalue()
