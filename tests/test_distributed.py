@@ -36,11 +36,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def settings(tiny_settings: Settings, nested_sentences: list[Sentence], tmp_path: Path) -> Settings:
-    """No dropout (processes draw their own), one epoch frozen and one full, odd sizes.
-
-    The learning rate is low because Adam blows rounding up to it wherever a gradient is zero in
-    theory (the biases of attention keys).
-    """
+    """No dropout (processes draw their own), one epoch frozen and one full, odd sizes."""
     encoder = tmp_path / "encoder"
     shutil.copytree(tiny_settings.encoder.name, encoder)
     config = json.loads((encoder / "config.json").read_text())
@@ -59,8 +55,7 @@ def settings(tiny_settings: Settings, nested_sentences: list[Sentence], tmp_path
             f"data.test={tmp_path / 'dev.jsonl'}",
             "training.epochs=1",
             "training.frozen_epochs=1",
-            "training.encoder_learning_rate=2e-4",
-            "training.learning_rate=2e-4",
+            "training.clip=0",
             "training.ema=0.5",
             "training.draws=2",
             # so that even this model finds something, and the scores can differ
@@ -133,15 +128,28 @@ def test_batches_are_uneven(settings):
     assert sizes == [1, 4, 4, 4]
 
 
+# The bias of attention keys has no effect and no gradient but rounding, which Adam blows up.
+IDLE = (".key.bias", ".key_value.bias")
+
+
 @pytest.mark.parametrize("name", ["state", "model"])
 def test_weights_agree(runs, name):
-    """Measured: 4e-6 at most, in the biases of attention keys; the weights move by 1e-3."""
+    """Measured: 4e-7 at most, where the weights themselves move by 1e-2."""
     one, two = runs.tensors(name)
     assert one.keys() == two.keys()
-    weights = [key for key in one if not key.startswith("optimizer.")]
+    weights = [key for key in one if not key.startswith("optimizer.") and not key.endswith(IDLE)]
     far = {key: float((one[key] - two[key]).abs().max()) for key in weights}
-    assert max(far.values()) < 2e-5, max(far.items(), key=lambda item: item[1])
+    assert max(far.values()) < 1e-5, max(far.items(), key=lambda item: item[1])
     assert max(far.values()) > 0, "the two processes cannot have shared the work"
+
+
+def test_gradients_agree(runs):
+    """Adam's moments, because its updates would hide a gradient of the wrong size."""
+    one, two = runs.tensors("state")
+    moments = [key for key in one if key.startswith("optimizer.")]
+    assert len(moments) > 100
+    for key in moments:
+        torch.testing.assert_close(two[key], one[key], rtol=1e-3, atol=1e-6, msg=key)
 
 
 def test_scores_agree(runs, settings):

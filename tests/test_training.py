@@ -287,29 +287,29 @@ def test_same_seed_same_weights(tiny_settings):
 
 
 def test_accumulation_changes_nothing(tiny_settings, still_encoder):
-    """23 sentences in batches of 4: one batch has 3, so micro-batches of 2 and 1.
-
-    The learning rate is low because Adam blows rounding up to it wherever a gradient is zero in
-    theory (the biases of attention keys).
-    """
+    """23 sentences in batches of 4: one batch has 3, so micro-batches of 2 and 1."""
     settings = tiny_settings.override(
         [
             f"encoder.name={still_encoder}",
             "encoder.dropout=0",
             "decoder.dropout=0",
             "data.dev_from_train=1",
+            "training.clip=0",
             "training.draws=2",
             "training.epochs=1",
-            "training.encoder_learning_rate=1e-4",
-            "training.learning_rate=1e-4",
         ]
     )
     parts = into(settings, "parts").override(["training.accumulation=2"])
     train(settings)
     train(parts)
     whole, summed = state_of(settings), state_of(parts)
-    names = [name for name in whole if name.startswith("network.")]
-    assert max(float((whole[n] - summed[n]).abs().max()) for n in names) < 1e-5
+    for name, tensor in whole.items():
+        if name.endswith((".key.bias", ".key_value.bias")):
+            continue  # without effect, and without a gradient but rounding, which Adam blows up
+        if name.startswith("network."):
+            assert (tensor - summed[name]).abs().max() < 1e-5, name
+        else:  # Adam's moments; its updates would hide a gradient of the wrong size
+            torch.testing.assert_close(summed[name], tensor, rtol=1e-3, atol=1e-6, msg=name)
 
 
 def test_refuses_to_overwrite_a_run(tiny_settings):
