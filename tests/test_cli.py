@@ -357,24 +357,12 @@ def test_a_bad_line_is_reported_and_the_rest_is_done(cli, model, tmp_path, bad):
     assert len(target.read_text().splitlines()) == 2
 
 
-UNREPORTED = {
-    "surrogate in a token": (
-        rb'{"tokens": ["Ada", "\ud83d"]}',
-        "the tokenizer's TypeError ends everything",
-    ),
-    "surrogate in a text": (
-        rb'{"text": "Ada \ud83d"}',
-        "writing the record back is a UnicodeEncodeError and ends everything",
-    ),
-    "nested too deeply": (b"[" * 100_000, "a RecursionError of json ends everything"),
-}
-
-
 @pytest.mark.parametrize(
     "bad",
     [
-        pytest.param(line, id=name, marks=pytest.mark.xfail(strict=True, reason=reason))
-        for name, (line, reason) in UNREPORTED.items()
+        pytest.param(rb'{"tokens": ["Ada", "\ud83d"]}', id="surrogate in a token"),
+        pytest.param(rb'{"text": "Ada \ud83d"}', id="surrogate in a text"),
+        pytest.param(b"[" * 100_000, id="nested too deeply"),
     ],
 )
 def test_odd_lines_do_not_end_everything(cli, model, tmp_path, bad):
@@ -448,9 +436,6 @@ def test_wide_characters(text, found):
     assert found in shown
 
 
-@pytest.mark.xfail(
-    strict=True, reason="_lanes measures brackets with len(), but a CJK label is two columns a sign"
-)
 def test_wide_labels():
     text = "Ada was not Bob"
     lines = draw(text, [Entity(0, 3, "人物", 1.0, "Ada"), Entity(12, 15, "PER", 1.0, "Bob")])
@@ -468,7 +453,6 @@ def test_wrapping():
     assert len(lines) == 4
 
 
-@pytest.mark.xfail(strict=True, reason="what does not fit beside the bracket is cropped")
 def test_labels_at_the_right_edge_are_whole():
     text = "In the end, after all those years, everybody went back to the town of Newcastle"
     lines = draw(text, [Entity(70, 79, "GPE", 0.5, "Newcastle")], width=82)

@@ -170,19 +170,11 @@ def test_models_predict_the_same(runs, settings):
     assert one.predict_sentences(sentences) == two.predict_sentences(sentences)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the main process logs only its own share of the loss of an update"
-)
 def test_logged_losses_agree(runs):
     one, two = ([r["loss"] for r in log if "loss" in r] for log in runs.logs())
     assert one == pytest.approx(two, rel=1e-4)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="without a GPU, Accelerator() ignores the other process unless it is told cpu=True: "
-    "each trains on everything and both write the same files",
-)
 def test_processes_find_each_other_without_a_gpu(settings, tmp_path):
     quick = settings.override(["training.frozen_epochs=0", f"training.output={tmp_path / 'two'}"])
     done = launch(quick, tmp_path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from diffusionner.batching import SubwordTokenizer
-from diffusionner.errors import CheckpointError
-from diffusionner.files import write_atomically, write_bytes
+from diffusionner.errors import CheckpointError, WriteError
+from diffusionner.files import bytes_writer, write_together
 from diffusionner.model import DenoisingNetwork
 from diffusionner.model.pretrained import build_encoder, load_tokenizer, position_limit
 from diffusionner.settings import Settings
@@ -26,7 +26,7 @@ VERSION = 1
 def save(
     folder: Path, network: DenoisingNetwork, tokenizer: SubwordTokenizer, settings: Settings
 ) -> None:
-    """Each file is replaced atomically, the weights last."""
+    """All files are written beside their places first, then moved there together."""
     encoder_config = network.encoder.transformer.config.to_dict()
     # Where the encoder came from is in the settings; these depend on the machine or the run.
     for name in ("_name_or_path", "dtype", "torch_dtype", "transformers_version"):
@@ -38,26 +38,41 @@ def save(
         "settings": settings.to_dict(),
         "encoder_config": encoder_config,
     }
-    with tempfile.TemporaryDirectory() as scratch:
-        tokenizer.hf.save_pretrained(scratch)
-        for file in sorted(Path(scratch).iterdir()):
-            write_bytes(folder / file.name, file.read_bytes())
     text = json.dumps(config, indent=1, ensure_ascii=False) + "\n"
-    write_bytes(folder / "config.json", text.encode())
-    write_tensors(folder / "model.safetensors", network.state_dict(), {"format": "pt"})
+    writers = {
+        folder / name: bytes_writer(content)
+        for name, content in _tokenizer_files(tokenizer).items()
+    }
+    writers[folder / "config.json"] = bytes_writer(text.encode())
+    writers[folder / "model.safetensors"] = tensor_writer(network.state_dict(), {"format": "pt"})
+    write_together(writers)
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
-    """A safetensors file, written atomically."""
+def _tokenizer_files(tokenizer: SubwordTokenizer) -> dict[str, bytes]:
+    with tempfile.TemporaryDirectory() as scratch:
+        try:
+            tokenizer.hf.save_pretrained(scratch)
+        except Exception as error:  # tokenizers has no exception class of its own
+            raise WriteError(
+                f"the tokenizer cannot be written to {scratch} ({error}); what was there before is "
+                "untouched. Check the space on the disk"
+            ) from error
+        return {file.name: file.read_bytes() for file in sorted(Path(scratch).iterdir())}
+
+
+def tensor_writer(
+    tensors: Mapping[str, Tensor], metadata: dict[str, str]
+) -> Callable[[Path], None]:
+    """What fills a safetensors file."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
-    def fill(temporary: Path) -> None:
+    def write(temporary: Path) -> None:
         try:
             save_file(plain, temporary, metadata)
         except SafetensorError as error:  # how it reports a full disk
             raise OSError(str(error)) from error
 
-    write_atomically(path, fill)
+    return write
 
 
 def load(folder: str | Path) -> tuple[DenoisingNetwork, SubwordTokenizer, Settings]:
@@ -65,7 +80,13 @@ def load(folder: str | Path) -> tuple[DenoisingNetwork, SubwordTokenizer, Settin
     folder = Path(folder)
     config = _read_config(folder)
     settings = Settings.from_dict(config["settings"], str(folder / "config.json"))
-    transformer = build_encoder(config["encoder_config"])
+    try:
+        transformer = build_encoder(config["encoder_config"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{folder / 'config.json'}: encoder_config describes no encoder that the installed "
+            f"transformers knows ({error}); update transformers or restore the file"
+        ) from error
     network = DenoisingNetwork(transformer, config["labels"], settings)
     load_weights(network, folder / "model.safetensors")
     tokenizer = load_tokenizer(folder, position_limit(transformer.config))

@@ -3,41 +3,52 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from diffusionner.errors import WriteError
 
 
-def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a temporary file beside `path`, then put it in place in one move.
+def write_together(writers: Mapping[Path, Callable[[Path], None]]) -> None:
+    """Let each writer fill a temporary file beside its path, then move them all into place.
 
-    A kill or a full disk at any moment leaves the previous file as it was. The temporary file has a
-    fixed name, so what a kill leaves behind is overwritten by the next attempt.
+    A full disk leaves every previous file as it was, and so does a kill, but for the instant of the
+    moves. Temporary files have fixed names: what a kill leaves behind is overwritten next time.
     """
-    temporary = path.with_name(f".{path.name}.partial")
+    temporary = {path: path.with_name(f".{path.name}.partial") for path in writers}
+    path = next(iter(writers))
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(temporary)
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        _remove(temporary)
-        raise WriteError(
-            f"{path} cannot be written ({error}); what was there before is untouched. "
-            "Check the folder and the space on its disk"
-        ) from error
-    except BaseException:
-        _remove(temporary)
+        for path, write in writers.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write(temporary[path])
+            with open(temporary[path], "rb+") as file:
+                os.fsync(file.fileno())
+        for path in writers:
+            os.replace(temporary[path], path)
+    except BaseException as error:
+        for leftover in temporary.values():
+            _remove(leftover)
+        if isinstance(error, OSError):
+            raise WriteError(
+                f"{path} cannot be written ({error}); what was there before is untouched. "
+                "Check the folder and the space on its disk"
+            ) from error
         raise
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    def put(temporary: Path) -> None:
+def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+    write_together({path: write})
+
+
+def bytes_writer(content: bytes) -> Callable[[Path], None]:
+    def write(temporary: Path) -> None:
         temporary.write_bytes(content)
 
-    write_atomically(path, put)
+    return write
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    write_together({path: bytes_writer(content)})
 
 
 def _remove(path: Path) -> None:

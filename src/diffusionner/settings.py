@@ -151,6 +151,8 @@ class Settings:
     def from_dict(cls, values: Mapping[str, Any], origin: str = "settings") -> Settings:
         """Build from nested dictionaries; unknown names and impossible values are errors."""
         sections = {f.name: f for f in dataclasses.fields(cls)}
+        if not isinstance(values, Mapping):
+            raise SettingsError(f"{origin}: expected sections such as 'encoder:', got {values!r}")
         built = {}
         for name, value in values.items():
             if name not in sections:
@@ -185,8 +187,6 @@ class Settings:
             raise SettingsError(f"{path} is not valid YAML: {error}") from error
         if values is None:
             values = {}
-        if not isinstance(values, dict):
-            raise SettingsError(f"{path}: expected sections such as 'encoder:', got {values!r}")
         return cls.from_dict(values, str(path)).override(overrides)
 
     def override(self, assignments: Sequence[str]) -> Settings:

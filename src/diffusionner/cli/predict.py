@@ -125,6 +125,11 @@ def parse_line(line: bytes | str) -> tuple[dict[str, Any], str | list[str], str 
     try:
         text = line.decode("utf-8-sig") if isinstance(line, bytes) else line
         record = json.loads(text)
+        json.dumps(record, ensure_ascii=False).encode()  # half a surrogate pair is valid JSON
+    except UnicodeEncodeError as error:
+        raise ValueError("half of a surrogate pair, which no text can hold") from error
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 ({error.reason})") from error
     except json.JSONDecodeError as error:
@@ -161,9 +166,12 @@ def _writer(path: str | None, stack: ExitStack) -> Any:
             ) from error
 
         def close(failed: Any, *_: Any) -> None:
-            file.close()
-            if failed is None:
-                partial.replace(target)
+            try:
+                file.close()
+                if failed is None:
+                    partial.replace(target)
+            except OSError as error:
+                raise _stuck(partial, error) from error
 
         stack.push(close)
 
@@ -175,9 +183,11 @@ def _writer(path: str | None, stack: ExitStack) -> Any:
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise WriteError(
-                f"cannot go on writing {partial or 'standard output'}: {error.strerror}; "
-                "what is there so far is kept"
-            ) from error
+            raise _stuck(partial, error) from error
 
     return write
+
+
+def _stuck(partial: Path | None, error: OSError) -> WriteError:
+    place = partial or "standard output"
+    return WriteError(f"cannot go on writing {place}: {error.strerror}; what is there is kept")

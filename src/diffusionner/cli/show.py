@@ -17,7 +17,7 @@ def show(console: Console, text: str, entities: Sequence[Entity], labels: Sequen
     """Print the text with a bracket, label and score under every entity."""
     shown = "".join(" " if c.isspace() else c for c in text)  # same length, one line
     colours = {label: COLOURS[i % len(COLOURS)] for i, label in enumerate(labels)}
-    longest = max((len(_bracket(1, entity)) for entity in entities), default=0)
+    longest = max((cell_len(_bracket(1, entity)) for entity in entities), default=0)
     for start, end in _lines(shown, max(20, console.width - longest)):  # labels need room as well
         console.print(Text(shown[start:end]))
         inside = [e for e in entities if e.start < end and e.end > start]
@@ -55,9 +55,9 @@ def _lanes(
     for entity in sorted(entities, key=lambda e: (e.end - e.start, e.start)):
         column = cell_len(text[start : max(entity.start, start)])
         width = cell_len(text[max(entity.start, start) : min(entity.end, end)])
-        reach = column + len(_bracket(width, entity)) + 1
+        reach = column + cell_len(_bracket(width, entity)) + 1
         for lane in lanes:
-            if all(reach <= c or column > c + len(_bracket(w, e)) for c, w, e in lane):
+            if all(reach <= c or column > c + cell_len(_bracket(w, e)) for c, w, e in lane):
                 lane.append((column, width, entity))
                 break
         else:

@@ -42,7 +42,13 @@ class DiffusionNER:
         if device.startswith("cuda"):
             # cuDNN's attention is planned anew for every shape, which costs more than it saves.
             torch.backends.cuda.enable_cudnn_sdp(False)
-        self.network = network.to(device).eval()
+        try:
+            self.network = network.to(device).eval()
+        except (RuntimeError, AssertionError) as error:  # which of them depends on the device
+            reason = str(error).strip().splitlines()[0]
+            raise SettingsError(
+                f"device '{device}' cannot be used ({reason}); try cpu, or leave it out"
+            ) from error
         self.subwords = subwords
         self.settings = settings
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PretrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
@@ -58,7 +59,7 @@ def load_encoder(name: str) -> PreTrainedModel:
         model = AutoModel.from_pretrained(
             place, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise _not_found(name, "encoder", error) from error
     finally:
         transformers_logging.set_verbosity(verbosity)

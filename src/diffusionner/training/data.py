@@ -19,9 +19,9 @@ class RunData:
     labels: list[str]
 
     def digest(self) -> str:
-        """Changes when any training sentence does: a state must not resume on other data."""
-        state = hashlib.blake2b(digest_size=8)
-        for sentence in self.train:
+        """Changes when any sentence to train or choose on does: a state must not resume then."""
+        state = hashlib.blake2b(str(len(self.train)).encode(), digest_size=8)
+        for sentence in self.train + self.dev:
             state.update(repr((sentence.words, sentence.entities, sentence.doc)).encode())
         return state.hexdigest()
 

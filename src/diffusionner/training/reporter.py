@@ -14,7 +14,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 class Reporter:
     """Does nothing on all but the main process."""
 
-    def __init__(self, folder: Path, total: int, step: int, active: bool) -> None:
+    def __init__(self, folder: Path, total: int, step: int, epoch: int, active: bool) -> None:
+        """step, epoch: how many the run has behind it already."""
         self.active = active
         if not active:
             return
@@ -23,7 +24,7 @@ class Reporter:
 
         self.console = Console(stderr=True)
         path = folder / "log.jsonl"
-        self._drop_after(path, step)
+        self._drop_after(path, step, epoch)
         self.log = open(path, "a", encoding="utf-8")  # noqa: SIM115 - closed in close()
         self.board = SummaryWriter(folder / "tensorboard", purge_step=step or None)
         self.bar = Progress(
@@ -43,11 +44,11 @@ class Reporter:
         self.bar.start()
 
     @staticmethod
-    def _drop_after(path: Path, step: int) -> None:
-        """A resumed run repeats the updates since its state; so the log must forget them."""
+    def _drop_after(path: Path, step: int, epoch: int) -> None:
+        """A resumed run repeats what came after its state, so the log must forget that."""
         if path.exists():
             lines = path.read_text(encoding="utf-8").splitlines()
-            kept = [line for line in lines if _step(line) <= step]
+            kept = [line for line in lines if _happened(line, step, epoch)]
             path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
 
     def update(self, step: int, epoch: str, record: dict[str, float]) -> None:
@@ -90,8 +91,10 @@ class Reporter:
                 self.board.add_scalar(name, value, record["step"])
 
 
-def _step(line: str) -> float:
+def _happened(line: str, step: int, epoch: int) -> bool:
+    """Whether a line of the log is of the steps and epochs that are done."""
     try:
-        return float(json.loads(line)["step"])
+        record = json.loads(line)
+        return bool(record["step"] <= step and record.get("epoch", 0) <= epoch)
     except (ValueError, KeyError, TypeError):
-        return float("inf")  # the torn last line of a killed run
+        return False  # the torn last line of a killed run

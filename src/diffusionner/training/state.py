@@ -14,8 +14,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
-from diffusionner.checkpoint import read_tensors, write_tensors
+from diffusionner.checkpoint import read_tensors, tensor_writer
 from diffusionner.errors import CheckpointError
+from diffusionner.files import write_atomically
 from diffusionner.model import DenoisingNetwork
 
 
@@ -46,7 +47,7 @@ def save_state(
             tensors[f"optimizer.{number}.{name}"] = tensor
     if average is not None:
         tensors |= {f"average.{name}": tensor for name, tensor in average.state_dict().items()}
-    write_tensors(path, tensors, {"progress": json.dumps(asdict(progress))})
+    write_atomically(path, tensor_writer(tensors, {"progress": json.dumps(asdict(progress))}))
 
 
 def load_state(

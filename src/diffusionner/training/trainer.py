@@ -23,7 +23,7 @@ from diffusionner import checkpoint
 from diffusionner.batching import Batch, EncodedCorpus
 from diffusionner.corpus import Sentence
 from diffusionner.diffusion import mix_keys
-from diffusionner.errors import CheckpointError, TrainingDiverged
+from diffusionner.errors import CheckpointError, TrainingDiverged, WriteError
 from diffusionner.evaluation.scorer import Report, score
 from diffusionner.files import write_bytes
 from diffusionner.inference.decoding import Found
@@ -116,8 +116,16 @@ class Trainer:
             )
         main = self.accelerator.is_main_process
         if main:
-            self.output.mkdir(parents=True, exist_ok=True)
-        self.reporter = Reporter(self.output, self.phases.total, self.progress.step, main)
+            try:
+                self.output.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise WriteError(
+                    f"training.output={self.output} cannot be a folder ({error.strerror}); "
+                    "choose another"
+                ) from error
+        self.reporter = Reporter(
+            self.output, self.phases.total, self.progress.step, self.progress.epoch, main
+        )
         self.objective = DenoisingObjective(self.network, settings)
         self.parameters = list(self.network.parameters())  # walking the modules takes 3 ms
         self.last_loss = torch.zeros((), device=self.device)
@@ -145,17 +153,19 @@ class Trainer:
                 self.trained += len(batches[number])
                 recent += len(batches[number])
                 if self.progress.step % LOG_EVERY == 0 or number + 1 == len(batches):
-                    mean = float(torch.stack(losses).mean())
+                    # Each process has its share of the sum that the loss is.
+                    share = torch.stack(losses).mean()
+                    mean = float(self.accelerator.reduce(share, reduction="sum"))
                     losses.clear()
                     now = time.monotonic()
                     self.training_seconds += now - tick
                     self._log(epoch, mean, recent / (now - tick))
                     tick, recent = now, 0
                 if time.monotonic() - last_saved > 60 * training.checkpoint_minutes:
-                    self._check_finite(epoch, number)
+                    self._check_weights(epoch, number)
                     self._save(started)
                     last_saved = tick = time.monotonic()
-            self._check_finite(epoch, len(batches))
+            self._check_weights(epoch, len(batches))
             self.progress.epoch, self.progress.batch = epoch + 1, 0
             self._select(epoch + 1)
             self._save(started)
@@ -244,6 +254,12 @@ class Trainer:
 
     def _check_finite(self, epoch: int, number: int) -> None:
         if not torch.isfinite(self.last_loss):
+            self._diverged(epoch, number)
+
+    def _check_weights(self, epoch: int, number: int) -> None:
+        """Before anything is saved: a finite loss can have gradients that are not."""
+        self._check_finite(epoch, number)
+        if not torch.stack([torch.isfinite(p).all() for p in self.parameters]).all():
             self._diverged(epoch, number)
 
     def _diverged(self, epoch: int, number: int) -> NoReturn:
@@ -359,7 +375,9 @@ def _accelerator(precision: str) -> Accelerator:
     if precision == "auto":
         has_bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
         precision = "bf16" if has_bf16 else "float32"
-    return Accelerator(mixed_precision="bf16" if precision == "bf16" else "no")
+    # Without a GPU, several processes are only recognised when told so.
+    on_cpu = not torch.accelerator.is_available()
+    return Accelerator(cpu=on_cpu, mixed_precision="bf16" if precision == "bf16" else "no")
 
 
 def _no_sync(model: torch.nn.Module, synchronised: bool) -> AbstractContextManager[None]:
