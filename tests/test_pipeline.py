@@ -294,11 +294,16 @@ def test_context_is_seen(contextual, ner, nested_sentences):
 
 def test_corpus_prediction_is_the_same(contextual, nested_sentences):
     sentences = [Sentence(s.words, doc=f"doc {i // 5}") for i, s in enumerate(nested_sentences)]
-    done: list[int] = []
-    found = contextual.predict_sentences(sentences, progress=done.append)
+    calls: list[tuple[int, int]] = []
+    found = contextual.predict_sentences(sentences, progress=lambda *call: calls.append(call))
     by_tokens = contextual.predict_tokens([s.words for s in sentences], [s.doc for s in sentences])
     assert [[tuple(span) for span in one] for one in found] == [spans(one) for one in by_tokens]
-    assert sum(done) >= len(sentences)  # windows
+    assert calls[-1][0] == calls[-1][1] >= len(sentences)  # windows
+
+
+def test_a_flat_list_of_words_is_refused(ner):
+    with pytest.raises(TypeError, match="one per sentence"):
+        ner.predict_tokens(["Ada", "left"])
 
 
 # --- Sentences longer than the encoder --------------------------------------------------------

@@ -139,7 +139,7 @@ def train_and_die(settings: Settings, place: str, number: int) -> None:
 
     moved = on_call(number, replace, after_a_move)
     last = on_call(number, replace, lambda *_: die())
-    if place == "in the middle of an update":
+    if place == "before an update":
         Trainer._update = on_call(number, update, lambda *_: die())
     elif place == "before the state is saved":
         Trainer._update = on_call(number, update, after_an_update)
@@ -213,13 +213,20 @@ def assert_clean_log(folder: Path, reference: Path) -> None:
 
 # --- Killed from inside, where it hurts -------------------------------------------------------
 
+# The place and how often it is passed, for each process in turn; an epoch has eight updates.
 DEATHS = [
-    # the place and how often it is passed first, in each process in turn
-    [("before the state is saved", 1), ("in the middle of an update", 1)],
-    [("before the state is saved", 4), ("in the middle of a file", 2)],
-    [("before a file is moved", 9), ("after the state is moved", 3), ("before a file is moved", 2)],
+    [
+        ("before the state is saved", 1),
+        ("before an update", 1),
+        ("before the state is saved", 4),
+        ("in the middle of a file", 2),
+    ],
+    [
+        ("in the middle of a file", 9),  # the model of the first epoch
+        ("before a file is moved", 2),  # a part of it
+        ("after the state is moved", 3),
+    ],
     [("between config and weights", 1), ("after the state is moved", 1)],
-    [("in the middle of a file", 5), ("in the middle of a file", 1)],  # the model of epoch 1
 ]
 
 
@@ -236,16 +243,11 @@ def test_killed_while_saving(processes, settings, undisturbed, deaths):
 
 
 def test_killed_between_selection_and_state(processes, settings, undisturbed):
-    """The epoch is evaluated again on resumption, to the same choice."""
+    """The epoch is evaluated again on resumption, to the same choice, and logged once."""
     for place in ("between model and log", "between model and state"):
         kill(processes, settings, place, 1)
     finish(processes, settings)
     assert_same_run(Path(settings.training.output), undisturbed)
-
-
-def test_an_epoch_evaluated_twice_is_logged_once(processes, settings, undisturbed):
-    kill(processes, settings, "between model and state", 1)
-    finish(processes, settings)
     assert_clean_log(Path(settings.training.output), undisturbed)
 
 
@@ -261,8 +263,8 @@ def test_killed_at_random_moments(processes, settings, undisturbed):
     while True:
         process = processes.Process(target=go_on, args=(settings,))
         process.start()
-        wait_for_states(process, state, moments.randint(1, 9))
-        process.join(moments.uniform(0, 0.08))
+        wait_for_states(process, state, moments.randint(1, 5))
+        process.join(moments.uniform(0, 0.03))
         process.kill()
         process.join()
         kills += process.exitcode == KILLED
@@ -271,15 +273,14 @@ def test_killed_at_random_moments(processes, settings, undisturbed):
         assert kills < 40, "no progress"
     assert kills >= 2
     assert_same_run(folder, undisturbed)
-    updates = [step for step, epoch in log_lines(folder) if epoch is None]
-    assert updates == [step for step, epoch in log_lines(undisturbed) if epoch is None]
+    assert_clean_log(folder, undisturbed)
 
 
 def wait_for_states(process, state: Path, number: int) -> None:
     """Until the state has been replaced so many times, or the process is done."""
 
     def written() -> int:
-        return state.stat().st_ino if state.exists() else 0
+        return state.stat().st_mtime_ns if state.exists() else 0
 
     last = written()
     while process.is_alive() and number:

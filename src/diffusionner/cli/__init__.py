@@ -34,5 +34,3 @@ def main() -> None:
     except KeyboardInterrupt:
         Console(stderr=True).print("interrupted")
         sys.exit(130)
-    except BrokenPipeError:  # `diffusionner predict ... | head`
-        sys.exit(141)

@@ -46,10 +46,12 @@ def evaluate(
     chosen = options.inference_options(steps, spans, threshold, overlap, seed, batch_size)
     errors = Console(stderr=True)
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
-        task = bar.add_task("evaluating", total=len(sentences))
-        predicted = ner.predict_sentences(
-            sentences, progress=lambda n: bar.advance(task, n), **chosen
-        )
+        task = bar.add_task("evaluating", total=None)
+
+        def advance(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        predicted = ner.predict_sentences(sentences, progress=advance, **chosen)
     report = score([s.entities for s in sentences], predicted)
     Console().print(report.to_table())
     if json_path is not None:

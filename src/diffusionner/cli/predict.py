@@ -20,7 +20,7 @@ from diffusionner.errors import DataError, WriteError
 
 
 def predict(
-    texts: Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="Texts.")] = None,
+    texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts.")] = None,
     input_path: Annotated[
         str | None, typer.Option("--input", help="JSONL to read; - is standard input.")
     ] = None,

@@ -13,9 +13,7 @@ def train(
     config: Annotated[Path, typer.Argument(help="YAML file: one file is one experiment.")],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[KEY=VALUE]...", help="Settings to change, e.g. training.epochs=5."
-        ),
+        typer.Argument(metavar="KEY=VALUE", help="Settings to change, e.g. training.epochs=5."),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in training.output where it stopped.")

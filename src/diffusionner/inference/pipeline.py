@@ -99,6 +99,10 @@ class DiffusionNER:
         from_spans: for each sentence, spans (start, end exclusive) to start the reverse process
         from instead of noise, at timestep `start` (default: a fifth of T).
         """
+        if any(isinstance(words, str) for words in sentences):
+            raise TypeError(
+                "predict_tokens takes lists of words, one per sentence; wrap a single one"
+            )
         if docs is not None and len(docs) != len(sentences):
             raise ValueError(f"{len(docs)} docs for {len(sentences)} sentences")
         items = [Sentence(list(w), doc=docs[i] if docs else None) for i, w in enumerate(sentences)]
@@ -111,10 +115,13 @@ class DiffusionNER:
     def predict_sentences(
         self,
         sentences: Sequence[Sentence],
-        progress: Callable[[int], None] | None = None,
+        progress: Callable[[int, int], None] | None = None,
         **options: Any,
     ) -> list[list[Span]]:
-        """Entities of a whole corpus as labelled spans: what the scorer compares."""
+        """Entities of a whole corpus as labelled spans: what the scorer compares.
+
+        progress is called with the windows done and their number.
+        """
         inference = self.settings.with_inference(options).inference
         corpus = EncodedCorpus(sentences, self.subwords, self.settings.encoder)
         chosen = range(len(sentences))

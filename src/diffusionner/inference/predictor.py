@@ -21,12 +21,13 @@ def predict(
     settings: InferenceSettings,
     given: Sequence[Sequence[tuple[int, int]]] | None = None,
     start: int | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> list[list[Found]]:
     """Entities of the chosen sentences of a corpus, overlaps resolved, *not* yet filtered by φ.
 
     given: for every sentence of the corpus, spans (start, end exclusive) from which the reverse
-    process starts at timestep `start`. progress is called with the number of windows done.
+    process starts at timestep `start`. progress is called with the windows done and
+    their number.
     """
     device = next(network.parameters()).device
     was_training = network.training
@@ -35,7 +36,9 @@ def predict(
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
     try:
         with torch.inference_mode(), autocast:
-            for chosen in corpus.sorted_batches(settings.batch_size, sentences):
+            batches = list(corpus.sorted_batches(settings.batch_size, sentences))
+            done, total = 0, sum(map(len, batches))
+            for chosen in batches:
                 batch = corpus.batch(chosen).to(device)
                 spans = slots = None
                 if given is not None:
@@ -44,8 +47,9 @@ def predict(
                 table = read_out(prediction, slots).cpu().numpy()
                 for sentence, found in deduplicate(table, corpus.windows, chosen):
                     collected[sentence].append(found)
+                done += len(chosen)
                 if progress is not None:
-                    progress(len(chosen))
+                    progress(done, total)
     finally:
         network.train(was_training)
     return [resolve_overlaps(found, settings.overlap) for found in collected.values()]

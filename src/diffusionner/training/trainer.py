@@ -161,10 +161,12 @@ class Trainer:
                     self.training_seconds += now - tick
                     self._log(epoch, mean, recent / (now - tick))
                     tick, recent = now, 0
-                if time.monotonic() - last_saved > 60 * training.checkpoint_minutes:
+                before = time.monotonic()
+                if before - last_saved > 60 * training.checkpoint_minutes:
                     self._check_weights(epoch, number)
                     self._save(started)
-                    last_saved = tick = time.monotonic()
+                    last_saved = time.monotonic()
+                    tick += last_saved - before  # saving is not training
             self._check_weights(epoch, len(batches))
             self.progress.epoch, self.progress.batch = epoch + 1, 0
             self._select(epoch + 1)
@@ -343,12 +345,12 @@ class Trainer:
         self.progress.seconds = time.monotonic() - started
         if self.accelerator.is_main_process:
             save_state(self.state_path, self.progress, self.network, self.optimizer, self.average)
-        self.accelerator.wait_for_everyone()
 
     def _finish(self) -> Outcome:
         """Score the best model on test, once."""
         report = None
         if self.data.test:
+            self.accelerator.wait_for_everyone()  # until the best model is on disk
             checkpoint.load_weights(self.network, self.output / "model.safetensors")
             found = self._predict(self.network, self._share(self.data.test), self.data.test)
             report = _score(self.data.test, found, self.data.labels, self.progress.threshold)
