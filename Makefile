@@ -9,7 +9,7 @@ demo: .venv/ready
 	rm -rf runs/demo
 	$(BIN)/diffusionner train configs/demo.yaml
 	$(BIN)/diffusionner predict --model runs/demo \
-	  "The IL-2 receptor promoter is activated by NF-kappa B in human T cells and B lymphocytes."
+	  "Activation of the IL-2 gene in human T cells."
 
 test: .venv/ready
 	$(BIN)/python -m pytest
