@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-from diffusionner import formats
+from diffusionner import DiffusionNER, formats
+from diffusionner.cli import main
 from diffusionner.corpus import Sentence
+from diffusionner.model import DenoisingNetwork
+from diffusionner.model.pretrained import load_encoder, load_tokenizer
 from diffusionner.settings import Settings
 
 EXCERPT = Path(__file__).parent / "excerpt" / "litbank.jsonl"
@@ -96,6 +103,57 @@ def tiny_settings(encoder_folder: Path, tmp_path: Path) -> Settings:
     )
 
 
-def entities_of(path: Path) -> list[list[dict[str, object]]]:
-    """The `entities` of every line of a JSONL file."""
-    return [json.loads(line)["entities"] for line in path.read_text(encoding="utf-8").splitlines()]
+@pytest.fixture(scope="session")
+def still_encoder(encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny encoder without dropout."""
+    folder = tmp_path_factory.mktemp("still") / "encoder"
+    shutil.copytree(encoder_folder, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.fixture
+def refused(monkeypatch, capsys) -> Callable[..., str]:
+    """Run `diffusionner ...`, which must end with status 2 and a short message: the message."""
+    monkeypatch.setenv("COLUMNS", "500")
+
+    def run(*arguments: object) -> str:
+        monkeypatch.setattr(sys, "argv", ["diffusionner", *map(str, arguments)])
+        with pytest.raises(SystemExit) as done:
+            main()
+        err = capsys.readouterr().err
+        assert done.value.code == 2, err
+        assert_short(err)
+        return err
+
+    return run
+
+
+def assert_short(err: str) -> None:
+    assert "Traceback" not in err
+    lines = [line for line in err.splitlines() if not line.startswith("epoch ")]
+    assert lines[0].startswith("error: ")
+    # PyYAML shows the place with a few lines of its own.
+    assert len(lines) <= (6 if "not valid YAML" in err else 2)
+
+
+@pytest.fixture
+def config(tiny_settings: Settings, tmp_path: Path) -> Path:
+    """tiny_settings as the file of an experiment."""
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(tiny_settings.to_dict()))
+    return path
+
+
+@pytest.fixture
+def folder(tiny_settings: Settings, tmp_path: Path) -> Path:
+    """A model folder, untrained."""
+    torch.manual_seed(0)
+    transformer = load_encoder(tiny_settings.encoder.name)
+    network = DenoisingNetwork(transformer, ["LOC", "PER"], tiny_settings)
+    tokenizer = load_tokenizer(tiny_settings.encoder.name, 128)
+    folder = tmp_path / "model"
+    DiffusionNER(network, tokenizer, tiny_settings).save_pretrained(folder)
+    return folder

@@ -7,12 +7,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 from conftest import EXCERPT
 
@@ -22,14 +21,6 @@ from diffusionner.evaluation.scorer import score
 from diffusionner.settings import describe
 
 COMMANDS = ("train", "evaluate", "predict", "settings")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @dataclass

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,28 +26,20 @@ from diffusionner.training.trainer import Outcome, train
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="compares two runs on the CPU")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture
-def settings(tiny_settings: Settings, nested_sentences: list[Sentence], tmp_path: Path) -> Settings:
+def settings(
+    tiny_settings: Settings,
+    nested_sentences: list[Sentence],
+    still_encoder: Path,
+    tmp_path: Path,
+) -> Settings:
     """No dropout (processes draw their own), one epoch frozen and one full, odd sizes."""
-    encoder = tmp_path / "encoder"
-    shutil.copytree(tiny_settings.encoder.name, encoder)
-    config = json.loads((encoder / "config.json").read_text())
-    config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    (encoder / "config.json").write_text(json.dumps(config))
     short = [s for s in nested_sentences if len("".join(s.words)) < 100]
     jsonl.write(tmp_path / "train.jsonl", short[:13])
     jsonl.write(tmp_path / "dev.jsonl", short[:11])
     return tiny_settings.override(
         [
-            f"encoder.name={encoder}",
+            f"encoder.name={still_encoder}",
             "encoder.dropout=0",
             "decoder.dropout=0",
             f"data.train={tmp_path / 'train.jsonl'}",

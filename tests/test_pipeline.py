@@ -22,14 +22,6 @@ from diffusionner.settings import Settings
 LABELS = ["FAC", "GPE", "PER"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def build(encoder_folder: Path) -> Callable[..., DiffusionNER]:
     def build(*changes: str) -> DiffusionNER:

@@ -30,14 +30,6 @@ from diffusionner.training.trainer import Trainer, train
 KILLED = -signal.SIGKILL
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def processes() -> Iterator[multiprocessing.context.BaseContext]:
     """A context whose processes start in milliseconds, with one thread each."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,26 +19,6 @@ from diffusionner.model.pretrained import load_encoder
 from diffusionner.settings import Settings
 from diffusionner.training import trainer
 from diffusionner.training.trainer import Outcome, Trainer, train
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """A second thread only slows so small a model down."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="module")
-def still_encoder(encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny encoder without dropout."""
-    folder = tmp_path_factory.mktemp("still") / "encoder"
-    shutil.copytree(encoder_folder, folder)
-    config = json.loads((folder / "config.json").read_text())
-    config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
 
 
 @pytest.fixture(scope="module")
