@@ -16,7 +16,7 @@ from diffusionner.batching import EncodedCorpus, SubwordTokenizer
 from diffusionner.corpus import Sentence, collect_labels
 from diffusionner.errors import SettingsError
 from diffusionner.inference.predictor import predict
-from diffusionner.model import DenoisingNetwork
+from diffusionner.model import DenoisingNetwork, graphs
 from diffusionner.model.encoder import BiLSTM, pool_subwords
 from diffusionner.model.pretrained import load_encoder, load_tokenizer
 from diffusionner.settings import EncoderSettings, InferenceSettings, Settings
@@ -206,6 +206,24 @@ def test_predicting_leaves_the_network_as_it_was(build, tokenizer, nested_senten
 
 
 # Training
+
+
+def test_what_cuda_graphs_record_is_the_network(build, tokenizer, nested_sentences):
+    """Recording needs a GPU; that it records the same function, on padded shapes, does not."""
+    network = build()
+    corpus = EncodedCorpus(nested_sentences[:4], tokenizer, network_settings(network))
+    plain, padded = corpus.batch(np.arange(4)), corpus.batch(np.arange(4), *graphs.BUCKETS)
+    assert padded.subwords.shape[1] % graphs.BUCKETS[0] == 0
+    assert padded.first.shape[1] % graphs.BUCKETS[1] == 0
+    spans = torch.tensor([[0, 0], [1, 2], [0, 3]]).expand(4, 2, 3, 2)
+    t = torch.tensor([5, 50]).expand(4, 2)
+    with torch.no_grad():
+        expected = network(plain, spans, t)
+        left, right, types = graphs._Core(network)(spans, t, *graphs._pack(padded))
+    words = plain.first.shape[1]
+    assert torch.allclose(left[..., :words], expected.left, atol=1e-4)
+    assert torch.allclose(right[..., :words], expected.right, atol=1e-4)
+    assert torch.allclose(types, expected.types, atol=1e-5)
 
 
 @pytest.mark.parametrize("frozen", [True, False])
