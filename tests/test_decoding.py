@@ -11,12 +11,12 @@ import torch
 from diffusionner.batching import EncodedCorpus, Windows
 from diffusionner.corpus import Sentence, Span
 from diffusionner.evaluation.scorer import score
-from diffusionner.inference.decoding import Found, deduplicate, read_out, resolve_overlaps
+from diffusionner.inference.decoding import Found, deduplicate, read_out, resolve_overlaps, to_spans
 from diffusionner.inference.predictor import predict
 from diffusionner.model import Prediction
 from diffusionner.model.pretrained import load_tokenizer
 from diffusionner.settings import EncoderSettings, InferenceSettings
-from diffusionner.training.selection import GRID, best_threshold, to_spans
+from diffusionner.training.selection import GRID, best_threshold
 
 # Reading out
 

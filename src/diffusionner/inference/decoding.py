@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from diffusionner.batching import Windows
+from diffusionner.corpus import Span
 from diffusionner.model import Prediction
 
 
@@ -77,6 +78,11 @@ def resolve_overlaps(found: Iterable[Found], policy: str) -> list[Found]:
                 kept.append(one)
         ranked = kept
     return sorted(ranked, key=lambda f: (f.left, -f.right, f.kind))
+
+
+def to_spans(found: Iterable[Found], labels: Sequence[str], threshold: float) -> list[Span]:
+    """Entities whose three probabilities sum to at least φ, as the corpora have them."""
+    return [Span(f.left, f.right + 1, labels[f.kind]) for f in found if f.total >= threshold]
 
 
 def _overlapping(a: Found, b: Found) -> bool:

@@ -12,7 +12,7 @@ from diffusionner import checkpoint
 from diffusionner.batching import EncodedCorpus, SubwordTokenizer
 from diffusionner.corpus import Entity, Sentence, Span
 from diffusionner.errors import DataError, SettingsError
-from diffusionner.inference.decoding import Found
+from diffusionner.inference.decoding import Found, to_spans
 from diffusionner.inference.predictor import predict
 from diffusionner.model import DenoisingNetwork
 from diffusionner.model.encoder import SentenceEncoder
@@ -126,10 +126,7 @@ class DiffusionNER:
         corpus = EncodedCorpus(sentences, self.subwords, self.settings.encoder)
         chosen = range(len(sentences))
         found = predict(self.network, corpus, chosen, inference, progress=progress)
-        return [
-            [Span(f.left, f.right + 1, self.labels[f.kind]) for f in self._kept(one, inference)]
-            for one in found
-        ]
+        return [to_spans(one, self.labels, inference.threshold) for one in found]
 
     def stream(
         self, items: Iterable[tuple[str | Sequence[str], str | None]], **options: Any

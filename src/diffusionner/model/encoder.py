@@ -38,6 +38,7 @@ class CharacterFeatures(nn.Module):
         trigrams = torch.cat([padded[..., i : i + width, :] for i in range(3)], -1)
         features = self.filters(trigrams)
         blank = (characters == 0)[..., None]
+        # The clamp gives padding, which has no characters at all, a harmless value.
         return features.masked_fill(blank, -1e4).amax(-2).clamp(min=-1.0)
 
 

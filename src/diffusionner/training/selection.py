@@ -12,11 +12,6 @@ from diffusionner.inference.decoding import Found
 GRID = np.round(np.arange(1.0, 3.0, 0.05), 2)
 
 
-def to_spans(found: Sequence[Found], labels: Sequence[str], threshold: float) -> list[Span]:
-    """Entities whose three probabilities sum to at least φ."""
-    return [Span(f.left, f.right + 1, labels[f.kind]) for f in found if f.total >= threshold]
-
-
 def best_threshold(
     sentences: Sequence[Sentence], found: Sequence[Sequence[Found]], labels: Sequence[str]
 ) -> tuple[float, float]:

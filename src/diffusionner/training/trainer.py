@@ -26,7 +26,7 @@ from diffusionner.diffusion import mix_keys
 from diffusionner.errors import CheckpointError, TrainingDiverged, WriteError
 from diffusionner.evaluation.scorer import Report, score
 from diffusionner.files import write_bytes
-from diffusionner.inference.decoding import Found
+from diffusionner.inference.decoding import Found, to_spans
 from diffusionner.inference.predictor import predict
 from diffusionner.model import DenoisingNetwork
 from diffusionner.model.graphs import BUCKETS, GraphedNetwork
@@ -36,7 +36,7 @@ from diffusionner.training.data import load_data
 from diffusionner.training.objective import DenoisingObjective, NoisySpans, NotFinite
 from diffusionner.training.optimisation import Phases, build_optimizer, set_rate
 from diffusionner.training.reporter import Reporter
-from diffusionner.training.selection import best_threshold, to_spans
+from diffusionner.training.selection import best_threshold
 from diffusionner.training.state import Progress, load_state, save_state
 
 LOG_EVERY = 20  # updates
@@ -89,7 +89,7 @@ class Trainer:
         self.corpus = EncodedCorpus(
             self.data.train, self.tokenizer, settings.encoder, self.data.labels
         )
-        self.dev = self._share(self.data.dev)
+        self.dev = EncodedCorpus(self.data.dev, self.tokenizer, settings.encoder)
         per_epoch = -(-len(self.corpus) // settings.training.batch_size)
         self.phases = Phases(
             settings.training.frozen_epochs * per_epoch,
@@ -291,10 +291,10 @@ class Trainer:
         if self.data.dev:
             clock = time.monotonic()
             found = self._predict(network, self.dev, self.data.dev)
-            threshold, f1 = self.settings.inference.threshold, 0.0
             if training.tune_threshold:
                 threshold, f1 = best_threshold(self.data.dev, found, self.data.labels)
             else:
+                threshold = self.settings.inference.threshold
                 f1 = _score(self.data.dev, found, self.data.labels, threshold).micro.f1
             better = f1 > self.progress.best_f1
             record = {"f1": f1, "threshold": threshold, "seconds": time.monotonic() - clock}
@@ -308,17 +308,10 @@ class Trainer:
                 checkpoint.save(self.output, network, self.tokenizer, settings)
         self.reporter.epoch(self.progress.step, epoch, {**record, "best": self.progress.best_epoch})
 
-    def _share(self, sentences: list[Sentence]) -> EncodedCorpus | None:
-        """Evaluation sentences, encoded; None when there are none."""
-        if not sentences:
-            return None
-        return EncodedCorpus(sentences, self.tokenizer, self.settings.encoder)
-
     def _predict(
-        self, network: DenoisingNetwork, corpus: EncodedCorpus | None, sentences: list[Sentence]
+        self, network: DenoisingNetwork, corpus: EncodedCorpus, sentences: list[Sentence]
     ) -> list[list[Found]]:
         """Predictions for all sentences, the work shared among the processes."""
-        assert corpus is not None
         processes, rank = self.accelerator.num_processes, self.accelerator.process_index
         mine = range(rank, len(sentences), processes)
         found = predict(network, corpus, mine, self.settings.inference)
@@ -352,7 +345,8 @@ class Trainer:
         if self.data.test:
             self.accelerator.wait_for_everyone()  # until the best model is on disk
             checkpoint.load_weights(self.network, self.output / "model.safetensors")
-            found = self._predict(self.network, self._share(self.data.test), self.data.test)
+            corpus = EncodedCorpus(self.data.test, self.tokenizer, self.settings.encoder)
+            found = self._predict(self.network, corpus, self.data.test)
             report = _score(self.data.test, found, self.data.labels, self.progress.threshold)
             if self.accelerator.is_main_process:
                 text = json.dumps(report.to_dict(), indent=1) + "\n"
