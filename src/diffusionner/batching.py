@@ -41,16 +41,20 @@ class Batch:
     host_counts: Tensor  # [B] gold_counts, always on the CPU: matching needs it there
 
     def to(self, device: torch.device) -> Batch:
-        """The batch on a device; copies overlap with computation when memory is pinned."""
-        if device.type == "cpu":
-            return self
-        moved = {}
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if f.name != "host_counts":
-                value = value.pin_memory().to(device, non_blocking=True)
-            moved[f.name] = value
-        return Batch(**moved)
+        names = [f.name for f in fields(self) if f.name != "host_counts"]
+        moved = to_device([getattr(self, name) for name in names], device)
+        return Batch(**dict(zip(names, moved, strict=True)), host_counts=self.host_counts)
+
+
+def to_device(values: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """Tensors of one type moved together: one copy, which overlaps with computation."""
+    if device.type == "cpu":
+        return list(values)
+    packed = torch.cat([value.flatten() for value in values])
+    if device.type == "cuda":
+        packed = packed.pin_memory()
+    parts = torch.split(packed.to(device, non_blocking=True), [v.numel() for v in values])
+    return [part.view(value.shape) for part, value in zip(parts, values, strict=True)]
 
 
 @dataclass
@@ -176,6 +180,11 @@ class EncodedCorpus:
             gold_counts=host_counts,
             host_counts=host_counts,
         )
+
+    def widest(self, size: int) -> np.ndarray:
+        """Windows whose batch has as many subwords and words as any of this corpus."""
+        subwords = self.windows.piece_end - self.windows.piece_start
+        return np.resize([subwords.argmax(), self.windows.words.argmax()], size)
 
     def sorted_batches(self, size: int, sentences: Sequence[int]) -> Iterator[np.ndarray]:
         """Windows of the given sentences in batches of similar length, for inference."""

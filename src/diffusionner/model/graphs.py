@@ -6,11 +6,12 @@ its inputs, a whole pass is replayed with a single launch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import cast
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from diffusionner.batching import Batch
 from diffusionner.model.decoder import Prediction
@@ -32,18 +33,54 @@ class _Core(nn.Module):
         return prediction.left, prediction.right, prediction.types
 
 
+@dataclass
+class _Recording:
+    """A forward and a backward pass over fixed memory."""
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    gradients: tuple[Tensor, ...]  # of the loss with respect to the outputs
+    forward: torch.cuda.CUDAGraph
+    backward: torch.cuda.CUDAGraph
+
+
+class _Replay(torch.autograd.Function):
+    """Puts a recording into autograd's graph; the backward pass adds to the parameters' .grad."""
+
+    @staticmethod
+    def forward(ctx: Any, recording: _Recording, anchor: Tensor, *inputs: Tensor) -> Any:
+        # The anchor asks for a gradient: without it, autograd would see nothing to differentiate.
+        ctx.recording, ctx.inputs = recording, len(inputs)
+        for static, value in zip(recording.inputs, inputs, strict=True):
+            static.copy_(value)
+        recording.forward.replay()
+        return tuple(output.detach() for output in recording.outputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        for static, value in zip(ctx.recording.gradients, gradients, strict=True):
+            static.copy_(value)
+        ctx.recording.backward.replay()
+        return (None,) * (2 + ctx.inputs)
+
+
 class GraphedNetwork:
     """Records the network for each shape of a full batch, on first sight.
 
-    The recordings share their memory: between a forward pass and its backward pass no other runs.
-    Gradients end up in static memory, so they must be used before the next backward pass.
+    The recordings share their memory, since between a forward pass and its backward pass no other
+    runs. They add to the gradients where these lie: those must be zeroed, not dropped.
     """
 
     def __init__(self, network: DenoisingNetwork, batch_size: int) -> None:
-        self.network = network
+        self.core = _Core(network)
+        self.parameters = [p for p in network.parameters() if p.requires_grad]
+        # Not a parameter: its place in autograd's graph would be bound to the stream in use, and
+        # so spoil a recording on another as long as a loss is alive.
+        self.anchor = torch.zeros((), requires_grad=True)
         self.batch_size = batch_size
         self.pool = torch.cuda.graph_pool_handle()
-        self.recorded: dict[torch.Size, Callable[..., tuple[Tensor, Tensor, Tensor]]] = {}
+        self.recorded: dict[torch.Size, _Recording] = {}
 
     def fits(self, batch: Batch) -> bool:
         """The smaller last batch of an epoch is not worth a recording."""
@@ -53,10 +90,13 @@ class GraphedNetwork:
         inputs = (spans, t, *_pack(batch))
         shape = batch.subwords.shape + batch.first.shape
         if shape not in self.recorded:
-            self.recorded[shape] = self._record(inputs)
-        return Prediction(*self.recorded[shape](*inputs))
+            # A run that is resumed records at other times: its dropout must not depend on that.
+            with torch.random.fork_rng(devices=[spans.device]):
+                self.recorded[shape] = self._record(inputs)
+        left, right, types = _Replay.apply(self.recorded[shape], self.anchor, *inputs)  # type: ignore[no-untyped-call]
+        return Prediction(left, right, types)
 
-    def _record(self, inputs: tuple[Tensor, ...]) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+    def _record(self, inputs: tuple[Tensor, ...]) -> _Recording:
         # Recording happens on a stream of its own; autograd then waits where it must.
         torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
         precision = torch.autocast(
@@ -66,11 +106,26 @@ class GraphedNetwork:
             cache_enabled=False,  # a cached weight would be recorded once and never again
         )
         static = tuple(value.clone() for value in inputs)
-        with precision:
-            recorded = torch.cuda.make_graphed_callables(
-                _Core(self.network).train(), static, allow_unused_input=True, pool=self.pool
-            )
-        return cast(Callable[..., tuple[Tensor, Tensor, Tensor]], recorded)
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):  # libraries choose their kernels and workspaces
+                with precision:
+                    outputs = self.core(*static)
+                zeros = tuple(torch.zeros_like(output) for output in outputs)
+                found = torch.autograd.grad(outputs, self.parameters, zeros, allow_unused=True)
+        torch.cuda.current_stream().wait_stream(side)
+        for parameter, gradient in zip(self.parameters, found, strict=True):
+            if gradient is not None and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        del outputs, found
+        forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(forward, pool=self.pool), precision:
+            outputs = self.core(*static)
+        with torch.cuda.graph(backward, pool=self.pool):
+            torch.autograd.backward(outputs, zeros)
+        detached = tuple(output.detach() for output in outputs)
+        return _Recording(static, detached, zeros, forward, backward)
 
 
 def _pack(batch: Batch) -> tuple[Tensor, ...]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from diffusionner.batching import Batch
+from diffusionner.batching import Batch, to_device
 from diffusionner.diffusion import expand, gaussian_noise, mix_keys, uniform_noise
 from diffusionner.model import DenoisingNetwork, Prediction
 from diffusionner.model.graphs import GraphedNetwork
@@ -29,10 +29,7 @@ class NoisySpans:
     t: Tensor  # [B, D]
 
     def to(self, device: torch.device) -> NoisySpans:
-        if device.type == "cpu":
-            return self
-        spans, t = self.spans.pin_memory(), self.t.pin_memory()
-        return NoisySpans(spans.to(device, non_blocking=True), t.to(device, non_blocking=True))
+        return NoisySpans(*to_device([self.spans, self.t], device))
 
 
 class DenoisingObjective(nn.Module):

@@ -62,6 +62,16 @@ def train(settings: Settings, resume: bool = False) -> Outcome:
         trainer.reporter.close()
 
 
+@dataclass
+class MicroBatch:
+    """What a process does at a time, ready on the host."""
+
+    batch: Batch
+    noisy: NoisySpans
+    weight: float  # 0 for a process that is left without a sentence
+    denominator: int  # matched spans of the whole update
+
+
 class Trainer:
     def __init__(self, settings: Settings, resume: bool) -> None:
         self.settings = settings
@@ -146,7 +156,7 @@ class Trainer:
             upcoming = self._prepare_ahead(batches, epoch)
             for number in range(self.progress.batch, len(batches)):
                 prepared = next(upcoming)
-                self.last_loss = self._update(model, batches[number], prepared, epoch, number)
+                self.last_loss = self._update(model, prepared, epoch, number)
                 self.progress.step += 1
                 self.progress.batch = number + 1
                 losses.append(self.last_loss)
@@ -182,16 +192,22 @@ class Trainer:
         self.objective.train()
         alone = self.accelerator.num_processes == 1 and self.device.type == "cuda"
         if self.settings.training.cuda_graphs and alone and not frozen:
-            self.objective.graphed = GraphedNetwork(self.network, self.settings.training.batch_size)
+            self._record_largest()
         if self.accelerator.num_processes > 1:
             return DistributedDataParallel(
                 self.objective, device_ids=[self.device] if self.device.type == "cuda" else None
             )
         return self.objective
 
-    def _prepare_ahead(
-        self, batches: list[np.ndarray], epoch: int
-    ) -> Iterator[list[tuple[Batch, NoisySpans, float]]]:
+    def _record_largest(self) -> None:
+        """Recordings share memory: what the largest takes is enough for all that follow."""
+        size = self.settings.training.batch_size
+        self.objective.graphed = GraphedNetwork(self.network, size)
+        (micro,) = self._prepare(self.corpus.widest(size), 0)
+        with self.accelerator.autocast():
+            self.objective(micro.batch.to(self.device), micro.noisy.to(self.device), 1.0)
+
+    def _prepare_ahead(self, batches: list[np.ndarray], epoch: int) -> Iterator[list[MicroBatch]]:
         """Collate and noise the next batch in a thread while the current one is trained on."""
         todo = batches[self.progress.batch :]
         with ThreadPoolExecutor(1) as thread:
@@ -202,10 +218,12 @@ class Trainer:
                 yield ready
             yield following.result()
 
-    def _prepare(self, chosen: np.ndarray, epoch: int) -> list[tuple[Batch, NoisySpans, float]]:
+    def _prepare(self, chosen: np.ndarray, epoch: int) -> list[MicroBatch]:
         """This process's share of a global batch, one entry per micro-batch, on the host."""
         training = self.settings.training
         processes, rank = self.accelerator.num_processes, self.accelerator.process_index
+        counts = self.corpus.gold_offset[chosen + 1] - self.corpus.gold_offset[chosen]
+        denominator = max(1, self.objective.matched_spans(counts))
         prepared = []
         for part in np.array_split(chosen, training.accumulation):
             mine = np.array_split(part, processes)[rank]
@@ -214,42 +232,44 @@ class Trainer:
             mine = mine if len(mine) else chosen[:1]
             batch = self.corpus.batch(mine, *(BUCKETS if self.objective.graphed else ()))
             keys = mix_keys(torch.from_numpy(mine), training.seed, epoch)
-            prepared.append((batch, self.objective.noise(batch, keys), weight))
+            noisy = self.objective.noise(batch, keys)
+            prepared.append(MicroBatch(batch, noisy, weight, denominator))
         return prepared
 
     def _update(
         self,
         model: torch.nn.Module,
-        chosen: np.ndarray,
-        prepared: list[tuple[Batch, NoisySpans, float]],
+        prepared: list[MicroBatch],
         epoch: int,
         number: int,
     ) -> torch.Tensor:
         """One optimiser step over a global batch; returns the loss, still on the device."""
         training = self.settings.training
-        counts = self.corpus.gold_offset[chosen + 1] - self.corpus.gold_offset[chosen]
-        denominator = max(1, self.objective.matched_spans(counts))
         processes, rank = self.accelerator.num_processes, self.accelerator.process_index
         # Dropout: a function of the step, so that a resumed run repeats it.
         torch.manual_seed(_seed(training.seed, epoch, number, rank))
         total = torch.zeros((), device=self.device)
-        for i, (batch, noisy, weight) in enumerate(prepared):
+        for i, micro in enumerate(prepared):
             with _no_sync(model, i + 1 == len(prepared)):
                 with self.accelerator.autocast():
                     try:
-                        loss = model(batch.to(self.device), noisy.to(self.device), denominator)
+                        loss = model(
+                            micro.batch.to(self.device),
+                            micro.noisy.to(self.device),
+                            micro.denominator,
+                        )
                     except NotFinite:
                         self._diverged(epoch, number)
                 # The host has just waited for the matching, so the previous loss is at hand.
                 self._check_finite(epoch, number)
                 # DDP averages over processes; the loss is a sum over the global batch.
-                self.accelerator.backward(loss * (weight * processes))
-            total += loss.detach() * weight
+                self.accelerator.backward(loss * (micro.weight * processes))
+            total += loss.detach() * micro.weight
         if training.clip:
             torch.nn.utils.clip_grad_norm_(self.parameters, training.clip)
         set_rate(self.optimizer, self.phases.factor(self.progress.step))
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=self.objective.graphed is None)
         if self.average is not None:
             self.average.update_parameters(self.network)
         return total
