@@ -18,7 +18,6 @@ from safetensors.torch import load_file
 from diffusionner import DiffusionNER, formats
 from diffusionner.batching import EncodedCorpus
 from diffusionner.corpus import Sentence
-from diffusionner.formats import jsonl
 from diffusionner.model.pretrained import load_tokenizer
 from diffusionner.settings import Settings
 from diffusionner.training.trainer import Outcome, train
@@ -35,8 +34,8 @@ def settings(
 ) -> Settings:
     """No dropout (processes draw their own), one epoch frozen and one full, odd sizes."""
     short = [s for s in nested_sentences if len("".join(s.words)) < 100]
-    jsonl.write(tmp_path / "train.jsonl", short[:13])
-    jsonl.write(tmp_path / "dev.jsonl", short[:11])
+    formats.write(tmp_path / "train.jsonl", short[:13])
+    formats.write(tmp_path / "dev.jsonl", short[:11])
     return tiny_settings.override(
         [
             f"encoder.name={still_encoder}",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from diffusionner import formats
 from diffusionner.corpus import Sentence, Span
 from diffusionner.errors import DataError, WriteError
 from diffusionner.formats import conll, iterate, jsonl, read
@@ -192,7 +193,7 @@ def test_write_then_read_gives_the_same(tmp_path):
         Sentence(["a\u2028b"]),
     ]
     path = tmp_path / "out.jsonl"
-    jsonl.write(path, iter(sentences))
+    formats.write(path, iter(sentences))
     again = read(path)
     assert [(s.words, s.entities, s.doc) for s in again] == [
         (s.words, s.entities, s.doc) for s in sentences
@@ -219,21 +220,21 @@ def test_failed_write_leaves_the_old_file(make):
         raise RuntimeError("stopped half way")
 
     with pytest.raises(RuntimeError):
-        jsonl.write(path, sentences())
+        formats.write(path, sentences())
     assert path.read_text() == OBJECT
     assert [entry.name for entry in path.parent.iterdir()] == ["out.jsonl"]
 
 
 def test_write_over_what_it_reads(make):
     path = make("a.jsonl", OBJECT * 3)
-    jsonl.write(path, iterate(path))
+    formats.write(path, iterate(path))
     assert len(read(path)) == 3
 
 
 def test_write_where_nothing_can_be_written(make):
     path = make("file", "").parent / "file" / "out.jsonl"
     with pytest.raises(WriteError, match="cannot be written"):
-        jsonl.write(path, [Sentence(["a"])])
+        formats.write(path, [Sentence(["a"])])
 
 
 def test_tokens_of_white_space_are_read(make):
@@ -269,7 +270,7 @@ def test_tokens_of_white_space_are_read(make):
     ],
 )
 def test_decodes_every_scheme(tags, spans):
-    assert conll.decode(tags.split()) == [Span(*span) for span in spans]
+    assert conll.decode_tags(tags.split()) == [Span(*span) for span in spans]
 
 
 def test_conll_sentences_documents_and_places(make):

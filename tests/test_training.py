@@ -14,7 +14,6 @@ from diffusionner import DiffusionNER, formats
 from diffusionner.corpus import Sentence
 from diffusionner.errors import CheckpointError
 from diffusionner.evaluation.scorer import score
-from diffusionner.formats import jsonl
 from diffusionner.model.pretrained import load_encoder
 from diffusionner.settings import Settings
 from diffusionner.training import trainer
@@ -30,7 +29,7 @@ def learned(
     """A run that is to learn 32 nested sentences by heart."""
     folder = tmp_path_factory.mktemp("learned")
     corpus = str(folder / "nested.jsonl")
-    jsonl.write(corpus, nested_sentences)
+    formats.write(corpus, nested_sentences)
     settings = Settings.from_dict(
         {
             "data": {"train": corpus, "dev": corpus},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import NamedTuple
 
 from diffusionner.errors import DataError
@@ -31,14 +32,32 @@ class Span(NamedTuple):
     label: str
 
 
+class Irregular(NamedTuple):
+    """An annotation that no run of whole words is: in several parts, or cut through a word.
+
+    Parts are characters of the sentence's text, `end` exclusive, in order. It is kept and
+    reported, but the model, which predicts runs of words, neither learns nor finds it.
+    """
+
+    parts: tuple[tuple[int, int], ...]
+    label: str
+
+
 @dataclass(slots=True)
 class Sentence:
-    """Words with their entities; `doc` ties neighbouring sentences together as context."""
+    """Words with their entities; `doc` ties neighbouring sentences together as context.
+
+    Where the source has a text, `text` is the whole of the document's (one string that all its
+    sentences share) and `offsets` says which of its characters each word is.
+    """
 
     words: list[str]
     entities: list[Span] = field(default_factory=list)
     doc: str | None = None
     where: str = ""  # "file:line", for messages
+    text: str | None = None
+    offsets: list[tuple[int, int]] | None = None
+    irregular: list[Irregular] = field(default_factory=list)
 
     def check(self) -> None:
         """Raise DataError when the sentence is empty or an entity does not fit it."""
@@ -51,6 +70,14 @@ class Sentence:
                     f"{place}: entity {label} [{start}, {end}) lies outside its sentence of "
                     f"{len(self.words)} words; offsets count words from 0, end exclusive"
                 )
+
+    def characters(self) -> tuple[str, list[tuple[int, int]]]:
+        """The text and the words' characters in it; without a text, words joined by spaces."""
+        if self.text is not None and self.offsets is not None:
+            return self.text, self.offsets
+        ends = list(accumulate((len(word) + 1 for word in self.words), initial=0))
+        spans = zip(ends, self.words, strict=False)
+        return " ".join(self.words), [(start, start + len(word)) for start, word in spans]
 
 
 def collect_labels(sentences: Iterable[Sentence]) -> list[str]:

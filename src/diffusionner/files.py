@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -38,6 +39,26 @@ def write_together(writers: Mapping[Path, Callable[[Path], None]]) -> None:
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     write_together({path: write})
+
+
+def write_folder(path: Path, write: Callable[[Path], None]) -> None:
+    """Let the writer fill a new folder; it appears under its name only when it is whole."""
+    if path.exists():
+        raise WriteError(f"{path} exists already; remove it or choose another name")
+    temporary = path.with_name(f".{path.name}.partial")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)  # what a kill left behind
+        temporary.mkdir(parents=True)
+        write(temporary)
+        os.replace(temporary, path)
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise WriteError(
+            f"{path} cannot be written ({error}). Check the folder and the space on its disk"
+        ) from error
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
 
 
 def bytes_writer(content: bytes) -> Callable[[Path], None]:

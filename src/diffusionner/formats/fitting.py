@@ -1,0 +1,64 @@
+"""What of a sentence a format can hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from diffusionner.corpus import Sentence, Span
+from diffusionner.errors import DataError
+from diffusionner.formats.base import Format
+
+
+def fit(sentence: Sentence, format: Format, lossy: bool) -> Sentence:
+    """The sentence as the format can hold it; DataError if that is not all of it, unless lossy.
+
+    Lossy leaves out irregular annotations and, of entities that cannot stand together, the inner or
+    shorter ones. What is between words and documents' names are no annotations: they just go.
+    """
+    holds = format.holds
+    entities = sentence.entities
+    irregular = sentence.irregular
+    if irregular and not holds.irregular:
+        if not lossy:
+            part, label = irregular[0].parts[0], irregular[0].label
+            what = f"entity {label} at characters {part[0]}-{part[1]} is in parts or cuts a word"
+            raise _cannot(sentence, format, what)
+        irregular = []
+    if len(entities) > 1 and not (holds.nested and holds.crossing and holds.same_span):
+        kept: list[Span] = []
+        for span in sorted(entities, key=lambda e: (e.start - e.end, e.start)):
+            clash = next((k for k in kept if not _stands(span, k, format)), None)
+            if clash is None:
+                kept.append(span)
+            elif not lossy:
+                raise _cannot(
+                    sentence, format,
+                    f"entities {clash.label} [{clash.start}, {clash.end}) and {span.label} "
+                    f"[{span.start}, {span.end}) overlap",
+                )  # fmt: skip
+        if len(kept) < len(entities):
+            entities = [span for span in entities if span in kept]
+    bad = next((word for word in sentence.words if not holds.word(word)), None)
+    if bad is not None:
+        raise _cannot(sentence, format, f"there is a word {bad!r}")
+    if entities is sentence.entities and irregular is sentence.irregular:
+        return sentence
+    return replace(sentence, entities=entities, irregular=irregular)
+
+
+def _stands(one: Span, other: Span, format: Format) -> bool:
+    """Whether two entities of a sentence can both be written."""
+    if one.end <= other.start or other.end <= one.start:
+        return True
+    if one[:2] == other[:2]:
+        return format.holds.same_span
+    inside = one.start >= other.start and one.end <= other.end
+    around = one.start <= other.start and one.end >= other.end
+    return format.holds.nested if inside or around else format.holds.crossing
+
+
+def _cannot(sentence: Sentence, format: Format, what: str) -> DataError:
+    return DataError(
+        f"{sentence.where or 'sentence'}: {what}, which format {format.name} cannot hold; "
+        "write jsonl, which holds everything, or leave such things out with --lossy"
+    )
