@@ -19,6 +19,7 @@ from diffusionner.model.network import DenoisingNetwork
 
 # Subwords and words of a batch are padded to multiples of these, to have few shapes to record.
 BUCKETS = (64, 16)
+SPARE = 0.3  # share of the GPU's memory that must be free to record one more shape
 
 
 class _Core(nn.Module):
@@ -79,16 +80,22 @@ class GraphedNetwork:
         # so spoil a recording on another as long as a loss is alive.
         self.anchor = torch.zeros((), requires_grad=True)
         self.batch_size = batch_size
+        self.side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self.pool = torch.cuda.graph_pool_handle()
         self.recorded: dict[torch.Size, _Recording] = {}
 
     def fits(self, batch: Batch) -> bool:
-        """The smaller last batch of an epoch is not worth a recording."""
-        return len(batch.lengths) == self.batch_size
+        """Whether to replay: not the smaller last batch of an epoch, nor where memory is short."""
+        if len(batch.lengths) != self.batch_size:
+            return False
+        if _shape(batch) in self.recorded:
+            return True
+        free, total = torch.cuda.mem_get_info()
+        return free > total * SPARE
 
     def __call__(self, batch: Batch, spans: Tensor, t: Tensor) -> Prediction:
         inputs = (spans, t, *_pack(batch))
-        shape = batch.subwords.shape + batch.first.shape
+        shape = _shape(batch)
         if shape not in self.recorded:
             # A run that is resumed records at other times: its dropout must not depend on that.
             with torch.random.fork_rng(devices=[spans.device]):
@@ -106,15 +113,14 @@ class GraphedNetwork:
             cache_enabled=False,  # a cached weight would be recorded once and never again
         )
         static = tuple(value.clone() for value in inputs)
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+        self.side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.side):
             for _ in range(3):  # libraries choose their kernels and workspaces
                 with precision:
                     outputs = self.core(*static)
                 zeros = tuple(torch.zeros_like(output) for output in outputs)
                 found = torch.autograd.grad(outputs, self.parameters, zeros, allow_unused=True)
-        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.current_stream().wait_stream(self.side)
         for parameter, gradient in zip(self.parameters, found, strict=True):
             if gradient is not None and parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -126,6 +132,10 @@ class GraphedNetwork:
             torch.autograd.backward(outputs, zeros)
         detached = tuple(output.detach() for output in outputs)
         return _Recording(static, detached, zeros, forward, backward)
+
+
+def _shape(batch: Batch) -> torch.Size:
+    return batch.subwords.shape + batch.first.shape
 
 
 def _pack(batch: Batch) -> tuple[Tensor, ...]:
