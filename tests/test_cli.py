@@ -149,7 +149,7 @@ def test_end_to_end(project, model):
     assert {key: written[key] for key in report} == report
     assert report["micro"]["predicted"] > 0
     assert written["inference"] == ner.settings.to_dict()["inference"]
-    assert (written["model"], written["data"]) == ("runs/a", "dev.jsonl")
+    assert (written["model"], written["data"]["file"]) == ("runs/a", "dev.jsonl")
     tested = json.loads((model / "test.json").read_text())
     assert tested == report
     assert f"{100 * report['micro']['f1']:.2f}" in result.out

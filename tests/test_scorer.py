@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from diffusionner.corpus import Entity, Span
-from diffusionner.evaluation.scorer import Average, Counts, NestedCounts, Report, score
+from diffusionner.evaluation.counts import Average, Counts, SliceCounts
+from diffusionner.evaluation.scorer import Report, score
 
 
 def spans(*triples: tuple[int, int, str]) -> list[Span]:
@@ -40,7 +41,7 @@ def test_flat_example(report):
     }
     assert list(report.per_type) == ["LOC", "ORG", "PER"]
     assert report.macro == Average(pytest.approx(1 / 3), pytest.approx(1 / 3), pytest.approx(1 / 3))
-    assert report.nested == NestedCounts(0, 0, 0, 0)
+    assert report.nested == SliceCounts(0, 0, 0, 0)
 
 
 def test_fractions_differ_where_they_should():
@@ -63,7 +64,7 @@ def test_nested_example():
     # Gold: outer and inner nest. Predictions: inner nests in a wrong (1, 4).
     report = score([[outer, inner, alone]], [[inner, Span(1, 4, "LOC"), alone, crossing]])
     assert report.micro == Counts(2, 4, 3)
-    assert report.nested == NestedCounts(correct=1, predicted=2, found=1, gold=2)
+    assert report.nested == SliceCounts(correct=1, predicted=2, found=1, gold=2)
     assert report.nested.precision == report.nested.recall == report.nested.f1 == 0.5
 
 
@@ -71,23 +72,23 @@ def test_nested_sides_count_separately():
     outer, inner = Span(0, 5, "ORG"), Span(2, 4, "LOC")
     # The outer one alone is found: no prediction nests, yet half the nested gold is found.
     nested = score([[outer, inner]], [[outer]]).nested
-    assert nested == NestedCounts(0, 0, 1, 2)
+    assert nested == SliceCounts(0, 0, 1, 2)
     assert (nested.precision, nested.recall, nested.f1) == (0.0, 0.5, 0.0)
     # Both predicted, one of them gold, nothing nested in gold.
     nested = score([[outer]], [[outer, inner]]).nested
-    assert nested == NestedCounts(1, 2, 0, 0)
+    assert nested == SliceCounts(1, 2, 0, 0)
     assert (nested.precision, nested.recall, nested.f1) == (0.5, 0.0, 0.0)
 
 
 def test_crossing_and_touching_entities_do_not_nest():
     crossing = spans((0, 3, "A"), (2, 5, "A"), (5, 6, "A"))
-    assert score([crossing], [crossing]).nested == NestedCounts(0, 0, 0, 0)
+    assert score([crossing], [crossing]).nested == SliceCounts(0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("other", [(0, 3, "B"), (0, 2, "A"), (1, 3, "A"), (1, 2, "A"), (0, 9, "A")])
 def test_shared_edges_nest(other):
     both = spans((0, 3, "A"), other)
-    assert score([both], [both]).nested == NestedCounts(2, 2, 2, 2)
+    assert score([both], [both]).nested == SliceCounts(2, 2, 2, 2)
 
 
 def test_one_span_with_two_labels():
@@ -95,7 +96,7 @@ def test_one_span_with_two_labels():
     assert report.micro == Counts(1, 1, 2)
     assert report.boundaries == Counts(1, 1, 1)
     assert report.types == Counts(1, 1, 2)
-    assert report.nested == NestedCounts(0, 0, 1, 2)
+    assert report.nested == SliceCounts(0, 0, 1, 2)
 
 
 def test_types_are_a_multiset():
@@ -108,7 +109,7 @@ def test_duplicates_count_once():
     gold, predicted = spans((0, 1, "A"), (0, 1, "A")), spans((0, 1, "A"), (0, 1, "A"), (1, 2, "A"))
     report = score([gold], [predicted])
     assert report.micro == report.boundaries == report.types == Counts(1, 2, 1)
-    assert report.nested == NestedCounts(0, 0, 0, 0)
+    assert report.nested == SliceCounts(0, 0, 0, 0)
 
 
 def test_scores_and_texts_of_entities_do_not_matter():
@@ -131,8 +132,9 @@ def test_the_same_entity_in_another_sentence_is_wrong():
 )
 def test_nothing_on_one_side_or_both(gold, predicted, counts):
     report = score(gold, predicted)
-    assert report.micro == report.boundaries == report.types == counts
-    for row in (report.micro, report.macro, report.boundaries, report.types, report.nested):
+    assert report.micro == report.boundaries == report.types == report.overlap == counts
+    rows = (report.micro, report.macro, report.boundaries, report.types, report.nested)
+    for row in (*rows, report.overlap, report.overlap_macro):
         assert (row.precision, row.recall, row.f1) == (0.0, 0.0, 0.0)
     assert (report.nested.predicted, report.nested.gold) == (counts.predicted, counts.gold)
 
@@ -168,8 +170,10 @@ def test_to_table():
         if line.startswith("│")
     ]
     assert rows == [
-        ["micro", "100.00", "75.00", "85.71", "4"],
-        ["macro", "100.00", "83.33", "90.00", ""],
+        ["strict, micro", "100.00", "75.00", "85.71", "4"],
+        ["strict, macro", "100.00", "83.33", "90.00", ""],
+        ["overlap, micro", "100.00", "75.00", "85.71", "4"],
+        ["overlap, macro", "100.00", "83.33", "90.00", ""],
         ["boundaries alone", "100.00", "75.00", "85.71", "4"],
         ["types alone", "100.00", "75.00", "85.71", "4"],
         ["nested entities", "100.00", "100.00", "100.00", "2"],
@@ -243,7 +247,7 @@ def test_agrees_with_a_slow_scorer():
     labels = [([s.label for s in g], [s.label for s in p]) for g, p in pairs]
     types_correct = sum(slow_overlap(g, p) for g, p in labels)
     assert report.types == Counts(types_correct, all_predicted, all_gold)
-    assert report.nested == NestedCounts(
+    assert report.nested == SliceCounts(
         correct=sum(slow_overlap(slow_nested(p), g) for g, p in pairs),
         predicted=sum(len(slow_nested(p)) for _, p in pairs),
         found=sum(slow_overlap(slow_nested(g), p) for g, p in pairs),

@@ -12,11 +12,13 @@ from safetensors.torch import load_file
 
 from diffusionner import DiffusionNER, formats
 from diffusionner.corpus import Sentence
-from diffusionner.errors import CheckpointError
+from diffusionner.errors import CheckpointError, SettingsError
 from diffusionner.evaluation.scorer import score
+from diffusionner.fingerprint import fingerprint
 from diffusionner.model.pretrained import load_encoder
 from diffusionner.settings import Settings
 from diffusionner.training import trainer
+from diffusionner.training.data import load_data
 from diffusionner.training.trainer import Outcome, Trainer, train
 
 
@@ -179,7 +181,7 @@ def test_test_set_is_scored_with_the_best_model(tiny_settings, scripted):
     report = score(gold, ner.predict_sentences(sentences))
     assert outcome.test == report
     written = json.loads((Path(settings.training.output) / "test.json").read_text())
-    assert written == report.to_dict()
+    assert written == {"data": fingerprint(sentences).to_dict(), **report.to_dict()}
     ner.network.load_state_dict(scripted[2])
     assert report != score(gold, ner.predict_sentences(sentences)), "the last model does as well"
 
@@ -332,3 +334,69 @@ def test_every_variant_trains_and_loads(tiny_settings, changes):
         found = ner.predict_sentences(sentences)
         assert score([s.entities for s in sentences], found).micro.f1 == outcome.best_f1
     assert ner.settings.override(["inference.threshold=2.5"]) == settings
+
+
+def test_choosing_on_the_test_corpus_must_be_asked_for(tiny_settings, tmp_path):
+    sentences = formats.read(tiny_settings.data.train)
+    for name in ("dev.jsonl", "test.conll"):  # the same sentences in another format
+        formats.write(tmp_path / name, sentences[:5])
+    given = [f"data.dev={tmp_path}/dev.jsonl", f"data.test={tmp_path}/test.conll"]
+    settings = tiny_settings.override(given)
+    with pytest.raises(SettingsError, match=r"chosen on the test corpus.*data\.choose_on_test"):
+        load_data(settings.data)
+    assert len(load_data(settings.override(["data.choose_on_test=true"]).data).test) == 5
+    formats.write(tmp_path / "test.conll", sentences[1:6])
+    assert len(load_data(settings.data).test) == 5
+
+
+def test_annotations_that_cannot_be_learned_are_counted(tiny_settings, tmp_path):
+    path = tmp_path / "train.jsonl"
+    whole, part = ({"start": s, "end": e, "label": "PER"} for s, e in ((0, 3), (8, 15)))
+    records = [{"text": "Ada met Babbages", "entities": e} for e in ([whole], [whole, part])]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    data = load_data(tiny_settings.override([f"data.train={path}", "data.dev_from_train=0"]).data)
+    assert data.irregular() == 1
+    assert [len(s.entities) for s in data.train] == [1, 1]
+
+
+def test_the_format_of_the_corpora_can_be_told(tiny_settings, tmp_path):
+    path = tmp_path / "train.txt"
+    path.write_text("x B-PER Ada\nx O met\n")
+    given = [f"data.train={path}", "data.dev_from_train=0", "data.format=conll:word=2,labels=1"]
+    data = load_data(tiny_settings.override(given).data)
+    assert (data.train[0].words, data.labels) == (["Ada", "met"], ["PER"])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+def test_graphed_gradients_are_those_of_the_plain_network(tiny_settings):
+    settings = tiny_settings.override(
+        ["training.cuda_graphs=true", "training.precision=float32", "encoder.dropout=0"]
+    )
+    trainer = Trainer(settings, resume=False)
+    trainer._enter_phase(0)
+    graphed = trainer.objective.graphed
+    assert graphed is not None
+    for module in trainer.network.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        elif isinstance(getattr(module, "dropout", None), float):
+            module.dropout = 0.0
+    size = settings.training.batch_size
+    full = [b for b in trainer.corpus.shuffled_batches(size, 0, 0) if len(b) == size]
+
+    def gradients(network) -> list[torch.Tensor]:
+        trainer.objective.graphed = network
+        found = []
+        for chosen in (full[0], full[1], full[0]):
+            trainer.optimizer.zero_grad(set_to_none=network is None)
+            trainer.objective.graphed = graphed  # the same padding for both
+            (micro,) = trainer._prepare(chosen, 0)
+            trainer.objective.graphed = network
+            batch, noisy = micro.batch.to(trainer.device), micro.noisy.to(trainer.device)
+            trainer.objective(batch, noisy, micro.denominator).backward()
+            parts = [p.grad.flatten() for p in trainer.parameters if p.grad is not None]
+            found.append(torch.cat(parts).clone())
+        return found
+
+    for plain, recorded in zip(gradients(None), gradients(graphed), strict=True):
+        assert (plain - recorded).norm() < 1e-5 * plain.norm()

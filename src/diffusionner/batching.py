@@ -304,7 +304,7 @@ def _cut_windows(
                 right += 1
         context_start = int(piece_offset[word_offset[left]])
         context_end = int(piece_offset[word_offset[right + 1]])
-        for first, last, owned_first, owned_last in _parts(piece_offset, start, end, budget):
+        for first, last, owned_first, owned_last in window_parts(piece_offset, start, end, budget):
             core_start = int(piece_offset[first])
             # A single word may have more subwords than there is room for: its head is read.
             core_end = min(int(piece_offset[last]), core_start + budget)
@@ -329,7 +329,7 @@ def _cut_windows(
     return Windows(*(np.ascontiguousarray(column) for column in table.T))
 
 
-def _parts(
+def window_parts(
     piece_offset: np.ndarray, start: int, end: int, budget: int
 ) -> Iterator[tuple[int, int, int, int]]:
     """Words [first, last) of each window of a sentence and the part of them that it owns.

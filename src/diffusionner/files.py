@@ -19,6 +19,10 @@ def write_together(writers: Mapping[Path, Callable[[Path], None]]) -> None:
     temporary = {path: path.with_name(f".{path.name}.partial") for path in writers}
     path = next(iter(writers))
     try:
+        for path in writers:
+            # Else the move would put a file in place of a device such as /dev/null.
+            if path.exists() and not path.is_file():
+                raise WriteError(f"{path} is there and is no file; choose another name")
         for path, write in writers.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             write(temporary[path])
@@ -41,23 +45,27 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     write_together({path: write})
 
 
-def write_folder(path: Path, write: Callable[[Path], None]) -> None:
-    """Let the writer fill a new folder; it appears under its name only when it is whole."""
-    if path.exists():
-        raise WriteError(f"{path} exists already; remove it or choose another name")
-    temporary = path.with_name(f".{path.name}.partial")
+def write_folders(writers: Mapping[Path, Callable[[Path], None]]) -> None:
+    """Let each writer fill a new folder; they appear under their names when all are whole."""
+    temporary = {path: path.with_name(f".{path.name}.partial") for path in writers}
+    path = next(iter(writers))
     try:
-        shutil.rmtree(temporary, ignore_errors=True)  # what a kill left behind
-        temporary.mkdir(parents=True)
-        write(temporary)
-        os.replace(temporary, path)
-    except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise WriteError(
-            f"{path} cannot be written ({error}). Check the folder and the space on its disk"
-        ) from error
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
+        for path in writers:
+            if path.exists():
+                raise WriteError(f"{path} exists already; remove it or choose another name")
+        for path, write in writers.items():
+            shutil.rmtree(temporary[path], ignore_errors=True)  # what a kill left behind
+            temporary[path].mkdir(parents=True)
+            write(temporary[path])
+        for path in writers:
+            os.replace(temporary[path], path)
+    except BaseException as error:
+        for leftover in temporary.values():
+            shutil.rmtree(leftover, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise WriteError(
+                f"{path} cannot be written ({error}). Check the folder and the space on its disk"
+            ) from error
         raise
 
 

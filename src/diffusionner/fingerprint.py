@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -34,15 +35,27 @@ def fingerprint(sentences: Iterable[Sentence]) -> Fingerprint:
     count = entities = 0
     for sentence in sentences:
         spans = sorted(set(sentence.entities))
+        irregular = set(sentence.irregular)
         count += 1
-        entities += len(spans) + len(sentence.irregular)
-        state.update(repr((sentence.words, [tuple(span) for span in spans])).encode())
-        if sentence.irregular:
-            _, offsets = sentence.characters()
-            base = offsets[0][0] if offsets else 0  # the same in any text around the sentence
-            moved = sorted(
-                (tuple((start - base, end - base) for start, end in parts), label)
-                for parts, label in sentence.irregular
-            )
-            state.update(repr(moved).encode())
+        entities += len(spans) + len(irregular)
+        # Not repr: which characters it escapes depends on the version of Python.
+        state.update(ascii((sentence.words, [tuple(span) for span in spans])).encode())
+        if irregular:
+            placed = sorted((_placed(sentence, parts), label) for parts, label in irregular)
+            state.update(ascii(placed).encode())
     return Fingerprint(count, entities, state.hexdigest())
+
+
+def _placed(sentence: Sentence, parts: Iterable[tuple[int, int]]) -> list[tuple[int, ...]]:
+    """The word of each part's first and last character, and the character in it.
+
+    They are the same whatever stands between words, which not every format holds.
+    """
+    _, offsets = sentence.characters()
+    starts = [start for start, _ in offsets] or [0]
+
+    def place(position: int) -> tuple[int, int]:
+        word = max(0, bisect_right(starts, position) - 1)
+        return word, position - starts[word]
+
+    return [place(start) + place(end - 1) for start, end in parts]

@@ -29,11 +29,17 @@ def setting(default: Any, help: str, low: float | None = None, high: float | Non
 class DataSettings:
     """Where the corpora lie. Relative paths count from the working directory."""
 
-    train: str | None = setting(None, "Training corpus (JSONL or CoNLL columns).")
+    train: str | None = setting(None, "Training corpus, in any format.")
     dev: str | None = setting(None, "Development corpus: the best epoch is chosen on it.")
     test: str | None = setting(None, "Test corpus, scored once, after training.")
     dev_from_train: int = setting(
         0, "Without `dev`: hold out this many sentences from the end of `train`.", 0
+    )
+    format: str | None = setting(
+        None, "Format of these files, as NAME or NAME:OPTION=VALUE; null = found out from each."
+    )
+    choose_on_test: bool = setting(
+        False, "Allow `dev` to be the test corpus: the test score then says little."
     )
 
 

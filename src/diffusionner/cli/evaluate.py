@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from diffusionner.cli import options
+from diffusionner.cli.score import Format, Html, HtmlSentences, Json, Resamples, write
 
 
 def evaluate(
-    data: Annotated[Path, typer.Option("--data", help="Gold corpus: JSONL or CoNLL columns.")],
+    data: Annotated[Path, typer.Option("--data", help="Gold corpus, in any format.")],
     model: options.Model = None,
+    format: Format = None,
     steps: options.Steps = None,
     spans: options.Spans = None,
     threshold: options.Threshold = None,
@@ -21,26 +22,27 @@ def evaluate(
     seed: options.Seed = None,
     batch_size: options.BatchSize = None,
     device: options.Device = None,
-    json_path: Annotated[
-        Path | None, typer.Option("--json", help="Also write the scores to this file.")
-    ] = None,
+    json_path: Json = None,
+    html_path: Html = None,
+    html_sentences: HtmlSentences = 2000,
+    resamples: Resamples = 1000,
 ) -> None:
     """Score a model on a corpus.
 
-    Strict precision, recall and F1 (micro, macro, per type), boundaries alone, types alone, and
-    the nested entities apart.
+    The scores are those of `diffusionner score`: strict, overlap-based and boundary-only, by type,
+    nesting depth and length, with 95% intervals, kinds of errors and confused types.
 
-    Example: `diffusionner evaluate --model runs/model --data test.jsonl --steps 5`
+    Example: `diffusionner evaluate --model runs/model --data test.jsonl --html scores.html`
     """
     from rich.console import Console
     from rich.progress import Progress
 
     from diffusionner import formats
     from diffusionner.corpus import check_labels
-    from diffusionner.evaluation.scorer import score
-    from diffusionner.files import write_bytes
+    from diffusionner.evaluation.result import Resampling, evaluate_pairs
+    from diffusionner.evaluation.scorer import pair_up
 
-    sentences = formats.read(data)
+    sentences = formats.read(data, format)
     ner = options.load_model(model, device)
     check_labels(sentences, ner.labels)
     chosen = options.inference_options(steps, spans, threshold, overlap, seed, batch_size)
@@ -52,9 +54,10 @@ def evaluate(
             bar.update(task, completed=done, total=total)
 
         predicted = ner.predict_sentences(sentences, progress=advance, **chosen)
-    report = score([s.entities for s in sentences], predicted)
-    Console().print(report.to_table())
-    if json_path is not None:
-        settings = ner.settings.with_inference(chosen).to_dict()["inference"]
-        result = {"model": str(model), "data": str(data), "inference": settings, **report.to_dict()}
-        write_bytes(json_path, (json.dumps(result, indent=1, ensure_ascii=False) + "\n").encode())
+    evaluation = evaluate_pairs(
+        pair_up(sentences, predicted), (str(data), str(model)), Resampling(resamples)
+    )
+    settings = ner.settings.with_inference(chosen).to_dict()["inference"]
+    about = {"model": str(model), "inference": settings}
+    write(evaluation, about, json_path, html_path, html_sentences)
+    evaluation.show(Console())

@@ -1,5 +1,6 @@
 """How good predictions are."""
 
-from diffusionner.evaluation.scorer import Counts, Report, score
+from diffusionner.evaluation.counts import Counts
+from diffusionner.evaluation.scorer import Report, score
 
 __all__ = ["Counts", "Report", "score"]

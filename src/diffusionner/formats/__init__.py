@@ -7,18 +7,36 @@ chosen as NAME or NAME:OPTION=VALUE,OPTION=VALUE, and found out from the file wh
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from diffusionner.corpus import Sentence
 from diffusionner.errors import DataError, nearest
-from diffusionner.files import write_atomically, write_folder
-from diffusionner.formats import conll, jsonl
-from diffusionner.formats.base import Format, Sample, Source
+from diffusionner.files import write_folders, write_together
+from diffusionner.formats import (
+    ace,
+    brat,
+    conll,
+    conllu,
+    docbin,
+    doccano,
+    genia,
+    gliner,
+    huggingface,
+    jsonl,
+    labelstudio,
+    mrc,
+    ontonotes,
+    parquet,
+    prodigy,
+    reference,
+    w2ner,
+)
+from diffusionner.formats.base import Format, Sample, Source, unreadable
 from diffusionner.formats.fitting import fit
 
-__all__ = ["FORMATS", "Format", "detect", "iterate", "read", "write"]
+__all__ = ["FORMATS", "Format", "detect", "iterate", "read", "write", "write_parts"]
 
 # In the order in which they are asked whether a file is theirs: the particular before the general.
 FORMATS: dict[str, Format] = {
@@ -26,6 +44,21 @@ FORMATS: dict[str, Format] = {
     for format in (
         # docbin, huggingface, ace, genia, brat, conllu, ontonotes, gliner, prodigy, doccano,
         # labelstudio, w2ner, mrc, reference, then:
+        docbin.FORMAT,
+        huggingface.FORMAT,
+        parquet.FORMAT,
+        ace.FORMAT,
+        genia.FORMAT,
+        brat.FORMAT,
+        conllu.FORMAT,
+        ontonotes.FORMAT,
+        gliner.FORMAT,
+        prodigy.FORMAT,
+        doccano.FORMAT,
+        labelstudio.FORMAT,
+        w2ner.FORMAT,
+        mrc.FORMAT,
+        reference.FORMAT,
         jsonl.FORMAT,
         conll.FORMAT,
     )
@@ -40,7 +73,7 @@ def read(path: str | os.PathLike[str], format: str | None = None) -> list[Senten
 def iterate(path: str | os.PathLike[str], format: str | None = None) -> Iterator[Sentence]:
     """The sentences of a file one by one, checked; a missing file is reported at once."""
     source = Source(Path(path))
-    chosen, options = _choose(source.path, format)
+    chosen, options = choose(source.path, format)
     return _checked(source, chosen, options)
 
 
@@ -49,8 +82,8 @@ def unchecked(
 ) -> Iterator[Sentence]:
     """As `iterate`, but what is wrong goes into `refused`, and entities come as they are."""
     source = Source(Path(path), refused)
-    chosen, options = _choose(source.path, format)
-    return chosen.read(source, options)
+    chosen, options = choose(source.path, format)
+    return _collected(source, chosen, options)
 
 
 def write(
@@ -63,18 +96,27 @@ def write(
 
     What the format cannot hold is an error, or left out if `lossy`.
     """
-    path = Path(path)
-    chosen, options = _choose_output(path, format)
-    fitting = (fit(sentence, chosen, lossy) for sentence in sentences)
-    put = write_folder if chosen.folder else write_atomically
-    put(path, lambda temporary: chosen.write(fitting, temporary, options))  # type: ignore[misc]
+    write_parts({Path(path): sentences}, format, lossy)
+
+
+def write_parts(
+    parts: Mapping[Path, Iterable[Sentence]], format: str | None = None, lossy: bool = False
+) -> None:
+    """As `write`, for several files of one format: they are written all or none."""
+    chosen, options = choose_output(next(iter(parts)), format)
+
+    def writer(sentences: Iterable[Sentence]) -> Callable[[Path], None]:
+        fitting = (fit(sentence, chosen, lossy) for sentence in sentences)
+        return lambda temporary: chosen.write(fitting, temporary, options)  # type: ignore[misc]
+
+    put = write_folders if chosen.folder else write_together
+    put({path: writer(sentences) for path, sentences in parts.items()})
 
 
 def detect(path: str | os.PathLike[str]) -> Format:
     """The format of a file or folder, by what is in it."""
     path = Path(path)
-    if not path.exists():
-        raise DataError(f"{path}: no such file; check the path")
+    _require(path)
     sample = Sample(path)
     if not sample.folder and not sample.head.strip():
         raise _empty(path)
@@ -82,9 +124,34 @@ def detect(path: str | os.PathLike[str]) -> Format:
         if known.recognises(sample):
             return known
     raise DataError(
-        f"{path}: not a file of a known format; check it, or name the format, one of: "
-        f"{', '.join(FORMATS)}"
+        f"{path}: not a {'folder' if sample.folder else 'file'} of a known format{_hint(sample)}; "
+        f"check it, or name the format, one of: {', '.join(FORMATS)}"
     )
+
+
+def _hint(sample: Sample) -> str:
+    """What an unknown file seems to be instead."""
+    kinds = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
+    for magic, name in kinds.items():
+        if sample.raw.startswith(magic):
+            return f" but packed by {name}: unpack it first"
+    if sample.raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return " but UTF-16: convert it to UTF-8, for instance with iconv"
+    if b"\0" in sample.raw:
+        return ", nor a text"
+    separator = conll.other_separator(sample)
+    if separator:
+        return f", unless it is conll:separator={separator}"
+    return ""
+
+
+def _require(path: Path) -> None:
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError) as error:
+        raise DataError(f"{path}: no such file; check the path") from error
+    except OSError as error:
+        raise unreadable(path, error) from error
 
 
 def _checked(source: Source, chosen: Format, options: Any) -> Iterator[Sentence]:
@@ -98,12 +165,20 @@ def _checked(source: Source, chosen: Format, options: Any) -> Iterator[Sentence]
         raise _empty(source.path)
 
 
-def _choose(path: Path, format: str | None) -> tuple[Format, Any]:
+def _collected(source: Source, chosen: Format, options: Any) -> Iterator[Sentence]:
+    assert source.refused is not None
+    try:
+        yield from chosen.read(source, options)
+    except DataError as error:  # nothing can be read behind it
+        source.refused.append(error)
+
+
+def choose(path: Path, format: str | None) -> tuple[Format, Any]:
+    """The format and options to read a file with, given or found out."""
     if format is None:
         known = detect(path)
         return known, known.options()
-    if not path.exists():
-        raise DataError(f"{path}: no such file; check the path")
+    _require(path)
     return parse(format)
 
 
@@ -115,7 +190,8 @@ def parse(format: str) -> tuple[Format, Any]:
     return FORMATS[name], FORMATS[name].parse_options(options)
 
 
-def _choose_output(path: Path, format: str | None) -> tuple[Format, Any]:
+def choose_output(path: Path, format: str | None) -> tuple[Format, Any]:
+    """The format and options to write a file with, given or by its extension."""
     if format is not None:
         chosen, options = parse(format)
         if chosen.write is None:

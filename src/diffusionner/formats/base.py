@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from diffusionner.corpus import Sentence
 from diffusionner.errors import DataError, nearest
@@ -18,8 +18,10 @@ from diffusionner.errors import DataError, nearest
 # A line or JSON record beyond this is not a sentence but the wrong file, and would fill the memory.
 MAX_RECORD = 64 * 2**20
 HEAD = 2**16  # bytes of a file that are looked at to tell its format
+FIRST = 2**22  # and of its first JSON object, when that is longer: its last key may tell the format
 
 Record = TypeVar("Record")
+Item = TypeVar("Item")
 _BETWEEN = re.compile(r"\s*[\[,]?\s*")  # what stands before a JSON object
 _KEY = re.compile(r'"(\w+)"\s*:')
 
@@ -29,6 +31,10 @@ class NoOptions:
     """For a format in which there is nothing to choose."""
 
 
+def any_word(word: str) -> bool:
+    return True
+
+
 @dataclass(frozen=True)
 class Holds:
     """What a format can write down without loss. Words and flat entities all of them can."""
@@ -36,9 +42,12 @@ class Holds:
     nested: bool = True
     crossing: bool = True  # entities that overlap without one inside the other
     same_span: bool = True  # one span with several labels
-    irregular: bool = False  # annotations in parts, or cut through a word
+    # Annotations in parts, or cut through a word; or only those in several "parts" that are whole
+    # words, or only those in one part that are "cut" through a word.
+    irregular: bool | Literal["parts", "cut"] = False
     text: bool = False  # the characters between words
-    word: Callable[[str], bool] = lambda word: True  # which words it can write
+    word: Callable[[str], bool] = any_word  # which words it can write
+    label: Callable[[str], bool] = any_word  # and which labels
     docs: bool = True  # names of documents
 
 
@@ -108,16 +117,16 @@ class Source:
     def each(
         self,
         records: Iterable[tuple[str, Record]],
-        convert: Callable[[Record, str], Iterable[Sentence]],
-    ) -> Iterator[Sentence]:
-        """The sentences of ("file:line", record) pairs; a record that is wrong is refused."""
+        convert: Callable[[Record, str], Iterable[Item]],
+    ) -> Iterator[Item]:
+        """What ("file:line", record) pairs convert to; a record that is wrong is refused."""
         for where, record in records:
             try:
-                sentences = list(convert(record, where))
+                items = list(convert(record, where))
             except DataError as error:
                 self.refuse(error)
                 continue
-            yield from sentences
+            yield from items
 
     def files(self, *patterns: str) -> list[Path]:
         """This file, or the files of this folder (at any depth) that match, sorted."""
@@ -160,9 +169,11 @@ class Source:
             raise unreadable(path, error) from error
         if len(content) > MAX_RECORD:
             raise too_long(f"{path}:1")
-        if encoding == "utf-8":
-            return decode(content, f"{path}", True)
-        return content.decode(encoding)
+        try:
+            return content.decode("utf-8-sig" if encoding == "utf-8" else encoding)
+        except UnicodeDecodeError as error:
+            line = 1 + content.count(b"\n", 0, error.start)
+            raise _wrong_encoding(f"{path}:{line}", encoding.upper(), content, error) from error
 
 
 @dataclass
@@ -216,9 +227,21 @@ class Sample:
                 record, at = json.JSONDecoder().raw_decode(self.head, start.end())
             except (ValueError, RecursionError):
                 if not found:
-                    found.append(dict.fromkeys(_KEY.findall(self.head)))
+                    found.append(self._first_record(start.end()))
                 return found
             found.append(record)
+
+    def _first_record(self, start: int) -> dict[str, Any]:
+        """A JSON object that goes on beyond the head or, if it cannot be had, its keys."""
+        try:
+            with self.path.open("rb") as file:
+                text = file.read(FIRST).decode("utf-8-sig", "replace")
+            record: dict[str, Any] = json.JSONDecoder().raw_decode(text, start)[0]
+        except OSError as error:
+            raise unreadable(self.path, error) from error
+        except (ValueError, RecursionError):
+            return dict.fromkeys(_KEY.findall(self.head))
+        return record
 
     @cached_property
     def keys(self) -> set[str]:
@@ -235,10 +258,16 @@ def decode(content: bytes, where: str, first: bool) -> str:
     try:
         return content.decode("utf-8-sig" if first else "utf-8")
     except UnicodeDecodeError as error:
-        raise DataError(
-            f"{where}: not UTF-8 (byte 0x{content[error.start]:02x}); "
-            "convert the file to UTF-8, for instance with iconv"
-        ) from error
+        raise _wrong_encoding(where, "UTF-8", content, error) from error
+
+
+def _wrong_encoding(
+    where: str, encoding: str, content: bytes, error: UnicodeDecodeError
+) -> DataError:
+    return DataError(
+        f"{where}: not {encoding} (byte 0x{content[error.start]:02x}); "
+        "convert the file to UTF-8, for instance with iconv"
+    )
 
 
 def unreadable(path: Path, error: OSError) -> DataError:

@@ -8,11 +8,13 @@ columns behind the word hold tags, each is a layer; otherwise only the last is.
 from __future__ import annotations
 
 import re
+import statistics
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from pathlib import Path
+from typing import IO
 
 from diffusionner.corpus import Sentence, Span
 from diffusionner.errors import DataError
@@ -28,8 +30,12 @@ _LETTERS = {  # of an entity's first, inner and last word, and of a single one
     "bmes": ("B", "M", "E", "S"),
 }
 _DOCSTART = "-DOCSTART-"
-_NO_NAMES = ("-X-", "O", "-")
+_NO_NAMES = ("-X-", "O")  # behind -DOCSTART-: just columns
+_NO_DOCUMENT = "-"  # ours, for sentences that belong to none
 _TAG = re.compile(r"O|[BIMELSU]-\S.*")
+_BREAKS = re.compile("[ \t\n]")
+# Types of syntactic chunks, whose tags look like a layer of entities.
+_CHUNKS = frozenset("NP VP PP ADVP ADJP SBAR PRT CONJP INTJ LST UCP".split())
 _CONTINUES = frozenset("IMEL")
 _CLOSES = frozenset("ELSU")
 # Letters that no scheme has together.
@@ -50,9 +56,9 @@ class ConllOptions:
             raise ValueError(f"scheme is one of {', '.join(SCHEMES)}, not '{self.scheme}'")
         if self.separator and self.separator not in _SEPARATORS:
             raise ValueError(f"separator is one of {', '.join(_SEPARATORS)}")
-        if not re.fullmatch(r"(-?\d+)?", self.word):
+        if not re.fullmatch(r"(-?\d{1,4})?", self.word):
             raise ValueError(f"word is the number of a column, not '{self.word}'")
-        if not re.fullmatch(r"(-?\d+(\+-?\d+)*)?", self.labels):
+        if not re.fullmatch(r"(-?\d{1,4}(\+-?\d{1,4})*)?", self.labels):
             raise ValueError(f"labels are columns such as 3 or 1+2, not '{self.labels}'")
 
 
@@ -62,6 +68,7 @@ class Layout:
 
     word: int
     labels: tuple[int, ...]
+    width: int | None = None  # of all rows; columns that only came later would be lost unseen
 
 
 def recognises(sample: Sample) -> bool:
@@ -70,8 +77,21 @@ def recognises(sample: Sample) -> bool:
     rows = [_split(line, "") for line in sample.lines[:50]]
     if rows and rows[0][:1] == [_DOCSTART]:
         return True
-    rows = [row for row, line in zip(rows, sample.lines, strict=False) if not line.startswith("#")]
-    return bool(rows) and len(rows[0]) > 1 and _is_tag(rows[0][-1])
+    rows = [row for row in rows if not row[0].startswith("#")] or rows
+    if not rows or len(rows[0]) < 2 or not is_tag(rows[0][-1]):
+        return False
+    # A line of prose may well end in "B-52"; most lines of it do not, nor have as many words.
+    like = [row for row in rows if len(row) == len(rows[0]) and is_tag(row[-1])]
+    return 2 * len(like) > len(rows) or len(rows) == 2
+
+
+def other_separator(sample: Sample) -> str | None:
+    """The name of the separator, neither tab nor space, by which the first line is a row."""
+    for name, separator in _SEPARATORS.items():
+        rows = [_split(line, separator) for line in sample.lines[:2]]
+        if separator.strip() and rows and all(len(r) > 1 and is_tag(r[-1]) for r in rows):
+            return name
+    return None
 
 
 def read(source: Source, options: ConllOptions) -> Iterator[Sentence]:
@@ -107,7 +127,7 @@ def _parse(
                 documents += 1
                 doc = f"doc-{documents}"
                 if len(columns) == 2 and columns[1] not in _NO_NAMES:
-                    doc = columns[1]
+                    doc = None if columns[1] == _NO_DOCUMENT else columns[1]
             continue
         if text.startswith("#") and not _is_row(columns, layout, rows):
             continue
@@ -116,34 +136,45 @@ def _parse(
         except DataError as error:
             source.refuse(error)
             bad = True
+            continue
         begins = begins if rows else where
         rows.append(columns)
 
 
 def _layout(rows: Sequence[Sequence[str]], options: ConllOptions) -> Layout:
     """The columns as told or, where not told, as the first rows have them."""
-    rows = [row for row in rows if len(row) > 1 and row[0] not in (_DOCSTART, "#")]
+    rows = [row for row in rows if len(row) > 1 and row[0] != _DOCSTART]
+    rows = [row for row in rows if not row[0].startswith("#")] or rows
     word = int(options.word) if options.word else 0
     if not options.word and rows and len(rows[0]) > 2 and _numbered(rows):
         word = 1
     if options.labels:
         return Layout(word, tuple(map(int, options.labels.split("+"))))
-    width = min((len(row) for row in rows), default=2)
-    behind = range(word + 1, width)
-    layers = [i for i in behind if all(_is_tag(row[i]) for row in rows)]
-    if len(layers) == len(behind) and all(len(row) == width for row in rows):
-        return Layout(word, tuple(behind) or (-1,))
-    return Layout(word, (-1,))
+    if not rows:
+        return Layout(word, (-1,))
+    width = statistics.mode(map(len, rows))  # rows that are otherwise will be refused
+    rows = [row for row in rows if len(row) == width]
+    behind = range(word % width + 1, width)
+    # Most rows say it: one that is wrong must be refused, not change how all others are read.
+    if all(2 * sum(is_tag(row[i]) for row in rows) > len(rows) for i in behind):
+        chunks = {i for i in behind if _chunks({row[i][2:] for row in rows})}
+        layers = tuple(i for i in behind if i not in chunks) or tuple(behind)
+        return Layout(word, layers or (-1,), width)
+    return Layout(word, (-1,), width)
+
+
+def _chunks(labels: set[str]) -> bool:
+    """Whether a column's labels, the empty one of O among them, are those of chunks."""
+    return {"NP", "VP"} <= labels <= _CHUNKS | {""}
 
 
 def _numbered(rows: Sequence[Sequence[str]]) -> bool:
     """Whether the first column counts the words of a sentence, as in GermEval's own files."""
-    number = 0
-    for row in rows:
-        if row[0] not in (str(number + 1), "1"):
-            return False
-        number = int(row[0])
-    return not all(_is_tag(row[1]) for row in rows)
+    firsts = ["0", *(row[0] for row in rows)]
+    if not all(first.isdecimal() and len(first) < 5 for first in firsts):
+        return False
+    counting = sum(n in ("1", str(int(before) + 1)) for before, n in pairwise(firsts))
+    return 10 * counting > 9 * len(rows) and not all(is_tag(row[1]) for row in rows)
 
 
 def _sentence(rows: list[list[str]], layout: Layout, doc: str | None, where: str) -> Sentence:
@@ -214,26 +245,53 @@ def layers_of(spans: Iterable[Span]) -> list[list[Span]]:
 
 
 def write(sentences: Iterable[Sentence], path: Path, options: ConllOptions) -> None:
-    """All rows get as many columns as the deepest sentence needs, which only the end tells."""
-    with tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n") as draft:
+    """Words and tags between tabs; all rows get as many tags as the deepest sentence needs.
+
+    Only the end tells how many. Until then each sentence stands in a draft, behind a line with
+    its bytes and its columns of tags (0 for -DOCSTART-, which gets no more).
+    """
+    if options.word or options.labels or options.separator:
+        raise DataError(
+            "format conll: word, labels and separator are for reading; it is written with the "
+            "word first, then its tags, between tabs"
+        )
+    # Beside the file: a folder for temporary files may be too small for it, or lie in memory.
+    with tempfile.TemporaryFile(dir=path.parent) as draft:
         deepest, doc = 1, None
         for sentence in sentences:
             if sentence.doc != doc:
                 doc = sentence.doc
-                draft.write(f"{_DOCSTART}\t{doc or _NO_NAMES[0]}\n\n")
-            layers = layers_of(sentence.entities)
+                _put(draft, f"{_DOCSTART}\t{_document_name(sentence)}\n", 0)
+            layers = layers_of(sentence.entities) or [[]]
             deepest = max(deepest, len(layers))
             tags = [encode_tags(len(sentence.words), layer, options.scheme) for layer in layers]
-            for row in zip(sentence.words, *tags, strict=True):
-                draft.write("\t".join(row) + "\n")
-            draft.write("\n")
+            rows = map("\t".join, zip(sentence.words, *tags, strict=True))
+            _put(draft, "\n".join(rows) + "\n", len(layers))
         draft.seek(0)
-        with path.open("w", encoding="utf-8", newline="\n") as file:
-            for line in draft:
-                if line != "\n" and not line.startswith(_DOCSTART + "\t"):
-                    missing = deepest - line.count("\t")
-                    line = line[:-1] + "\tO" * missing + "\n"
-                file.write(line)
+        with path.open("wb") as file:
+            while header := draft.readline():
+                size, columns = map(int, header.split())
+                rows_text = draft.read(size)
+                if 0 < columns < deepest:
+                    rows_text = rows_text.replace(b"\n", b"\tO" * (deepest - columns) + b"\n")
+                file.write(rows_text + b"\n")
+
+
+def _document_name(sentence: Sentence) -> str:
+    doc = sentence.doc
+    if doc is None:
+        return _NO_DOCUMENT
+    if doc in (*_NO_NAMES, _NO_DOCUMENT) or not _one_column(doc):
+        raise DataError(
+            f"{sentence.where or 'sentence'}: format conll cannot hold a document named "
+            f"{doc[:80]!r}; give it a name without line breaks, or write jsonl"
+        )
+    return doc
+
+
+def _put(draft: IO[bytes], rows: str, columns: int) -> None:
+    content = rows.encode()
+    draft.write(b"%d %d\n" % (len(content), columns) + content)
 
 
 def _split(text: str, separator: str) -> list[str]:
@@ -241,24 +299,26 @@ def _split(text: str, separator: str) -> list[str]:
 
     Not str.split(): it also parts words at no-break and ideographic spaces.
     """
-    text = text.rstrip()
+    if not text.strip():
+        return []
+    text = text.rstrip(" \t\r")
     if not separator:
         separator = "\t" if "\t" in text else " "
     if separator == " ":
         return [column for column in text.split(" ") if column]
-    return [column.strip(" ") for column in text.split(separator)] if text else []
+    return [column.strip(" ") for column in text.split(separator)]
 
 
-def _is_tag(text: str) -> bool:
+def is_tag(text: str) -> bool:
     return _TAG.fullmatch(text) is not None
 
 
 def _is_row(columns: Sequence[str], layout: Layout, rows: Sequence[Sequence[str]]) -> bool:
-    width = len(rows[-1]) if rows else len(columns)
+    width = len(rows[-1]) if rows else layout.width or len(columns)
     least = max((c + 1 if c >= 0 else -c for c in layout.labels), default=1)
     if len(columns) < max(2, least) or len(columns) != width:
         return False
-    return all(_is_tag(columns[column]) for column in layout.labels)
+    return all(is_tag(columns[column]) for column in layout.labels)
 
 
 def _check_row(
@@ -273,10 +333,10 @@ def _check_row(
             f"{where}: '{columns[0][:80]}' is alone on its line; a row is a word, then its tag, "
             "separated by a tab or spaces"
         )
-    width = len(rows[-1]) if rows else len(columns)
+    width = len(rows[-1]) if rows else layout.width or len(columns)
     if len(columns) != width:
         raise DataError(
-            f"{where}: {len(columns)} columns where the row before has {width}; give every "
+            f"{where}: {len(columns)} columns where the rows before have {width}; give every "
             "row the same columns, separated by tabs if a word holds a space"
         )
     for column in (layout.word, *layout.labels):
@@ -288,7 +348,7 @@ def _check_row(
         raise DataError(f"{where}: the word is only white space; remove the row")
     for column in layout.labels:
         tag = columns[column]
-        if not _is_tag(tag):
+        if not is_tag(tag):
             place = "the last column" if column == -1 else f"column {column}"
             raise DataError(
                 f"{where}: unknown tag '{tag[:80]}' in {place}; a tag is O, or one of "
@@ -304,7 +364,15 @@ def _check_row(
 
 
 def _writable(word: str) -> bool:
-    return bool(word.strip()) and word != _DOCSTART and not any(c in " \t\n" for c in word)
+    # The byte order mark would be taken for the file's if the word were its first.
+    if _BREAKS.search(word) or word.isspace() or word == _DOCSTART or not word:
+        return False
+    return word[0] != "\ufeff"
+
+
+def _one_column(text: str) -> bool:
+    """Whether a label or a document's name can stand between tabs, as it is."""
+    return text.strip() == text and "\t" not in text and "\n" not in text
 
 
 FORMAT = Format(
@@ -314,7 +382,7 @@ FORMAT = Format(
     read=read,
     write=write,
     options=ConllOptions,
-    holds=Holds(word=_writable),
+    holds=Holds(word=_writable, label=_one_column),
     extensions=(
         *(".conll", ".tsv", ".bio", ".iob", ".iob1", ".iob2", ".bioes", ".bilou", ".bmes"),
     ),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from diffusionner.corpus import Sentence, Span
+from diffusionner.corpus import Irregular, Sentence, Span
 from diffusionner.errors import DataError
-from diffusionner.formats.base import Format
+from diffusionner.formats.base import Format, Holds, any_word
+from diffusionner.formats.texts import word_parts
 
 
 def fit(sentence: Sentence, format: Format, lossy: bool) -> Sentence:
@@ -15,15 +16,17 @@ def fit(sentence: Sentence, format: Format, lossy: bool) -> Sentence:
     Lossy leaves out irregular annotations and, of entities that cannot stand together, the inner or
     shorter ones. What is between words and documents' names are no annotations: they just go.
     """
+    sentence.check()
     holds = format.holds
     entities = sentence.entities
     irregular = sentence.irregular
-    if irregular and not holds.irregular:
+    lost = next((a for a in irregular if not _holds_irregular(sentence, a, holds)), None)
+    if lost is not None:
         if not lossy:
-            part, label = irregular[0].parts[0], irregular[0].label
-            what = f"entity {label} at characters {part[0]}-{part[1]} is in parts or cuts a word"
+            (start, end), label = lost.parts[0], lost.label
+            what = f"entity {label} at characters {start}-{end} is in parts or cuts a word"
             raise _cannot(sentence, format, what)
-        irregular = []
+        irregular = [a for a in irregular if _holds_irregular(sentence, a, holds)]
     if len(entities) > 1 and not (holds.nested and holds.crossing and holds.same_span):
         kept: list[Span] = []
         for span in sorted(entities, key=lambda e: (e.start - e.end, e.start)):
@@ -38,12 +41,27 @@ def fit(sentence: Sentence, format: Format, lossy: bool) -> Sentence:
                 )  # fmt: skip
         if len(kept) < len(entities):
             entities = [span for span in entities if span in kept]
-    bad = next((word for word in sentence.words if not holds.word(word)), None)
-    if bad is not None:
-        raise _cannot(sentence, format, f"there is a word {bad!r}")
+    bad: str | None
+    if holds.word is not any_word:
+        bad = next((word for word in sentence.words if not holds.word(word)), None)
+        if bad is not None:
+            raise _cannot(sentence, format, f"there is a word {bad!r}")
+    if holds.label is not any_word:
+        labels = [span.label for span in entities] + [a.label for a in irregular]
+        bad = next((label for label in labels if not holds.label(label)), None)
+        if bad is not None:
+            raise _cannot(sentence, format, f"there is a label {bad!r}")
     if entities is sentence.entities and irregular is sentence.irregular:
         return sentence
     return replace(sentence, entities=entities, irregular=irregular)
+
+
+def _holds_irregular(sentence: Sentence, annotation: Irregular, holds: Holds) -> bool:
+    if holds.irregular == "cut":
+        return len(annotation.parts) == 1
+    if holds.irregular == "parts":
+        return word_parts(sentence, annotation) is not None
+    return holds.irregular
 
 
 def _stands(one: Span, other: Span, format: Format) -> bool:

@@ -11,7 +11,7 @@ ignored.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,14 @@ import regex
 
 from diffusionner.corpus import Irregular, Sentence, Span
 from diffusionner.errors import DataError
-from diffusionner.formats import records
+from diffusionner.formats import pieces, records
 from diffusionner.formats.base import Format, Holds, Sample, Source
-from diffusionner.formats.texts import TextDocument, TextOptions, to_sentences
+from diffusionner.formats.texts import (
+    TextDocument,
+    TextOptions,
+    check_annotations,
+    to_sentences,
+)
 
 _WORDS = '{"tokens": ["..."], "entities": [{"start": 0, "end": 1, "label": "..."}]}'
 _TEXT = '{"text": "...", "entities": [{"start": 0, "end": 3, "label": "..."}]}'
@@ -34,28 +39,15 @@ def recognises(sample: Sample) -> bool:
 
 
 def read(source: Source, options: TextOptions) -> Iterator[Sentence]:
-    pieces: list[_Piece] = []  # of the text that is being put together
-    for where, record in source.records():
-        try:
-            found = _convert(record, where, options)
-        except DataError as error:
-            source.refuse(error)
-            continue
-        if pieces and not (isinstance(found, _Piece) and found.begin == pieces[-1].end):
-            yield from _put_together(pieces)
-            pieces = []
-        if isinstance(found, _Piece):
-            pieces.append(found)
-        else:
-            yield from found
-    yield from _put_together(pieces)
+    found = source.each(source.records(), lambda record, at: convert(record, at, options))
+    return pieces.join(found)
 
 
 def sentence_from_json(record: Any, where: str) -> Sentence:
     """The sentence a decoded JSON object stands for."""
     records.member(record, "tokens", object, where, _WORDS)
     words = records.words(record["tokens"], "tokens", where)
-    entities = [Span(start, end, label) for start, end, label in _entities(record, where, _WORDS)]
+    entities = _entities(record, where, _WORDS)
     doc = records.document(record.get("doc"), "doc", where)
     return Sentence(words, entities, doc, where, irregular=_irregular(record, where))
 
@@ -71,54 +63,44 @@ def sentence_to_json(sentence: Sentence) -> dict[str, Any]:
 
 
 def write(sentences: Iterable[Sentence], path: Path, options: TextOptions) -> None:
-    records.write_lines(_to_records(sentences), path)
+    records.write_lines((to_record(*piece) for piece in pieces.cut(sentences)), path)
 
 
-def _to_records(sentences: Iterable[Sentence]) -> Iterator[dict[str, Any]]:
-    previous: Sentence | None = None
-    begin = 0  # of the part of the text that the previous sentence has
-    for sentence in sentences:
-        if previous is not None:
-            follows = previous.text is not None and sentence.text is previous.text
-            end = sentence.offsets[0][0] if follows and sentence.offsets else None
-            yield _to_record(previous, begin, end)
-            begin = end or 0
-        previous = sentence
-    if previous is not None:
-        yield _to_record(previous, begin, None)
-
-
-def _to_record(sentence: Sentence, begin: int, end: int | None) -> dict[str, Any]:
+def to_record(begin: int, sentence: Sentence) -> dict[str, Any]:
     record = sentence_to_json(sentence)
     if sentence.text is not None and sentence.offsets is not None:
-        record["text"] = sentence.text[begin:end]
+        record["text"] = sentence.text
         record["text_start"] = begin
-        record["offsets"] = [[s - begin, e - begin] for s, e in sentence.offsets]
+        record["offsets"] = sentence.offsets
     if sentence.irregular:
-        record["irregular"] = [
-            {"parts": [[s - begin, e - begin] for s, e in parts], "label": label}
-            for parts, label in sentence.irregular
-        ]
+        record["irregular"] = [annotation._asdict() for annotation in sentence.irregular]
     return record
 
 
-def _entities(record: dict[str, Any], where: str, shape: str) -> Iterator[tuple[int, int, str]]:
+def _entities(record: dict[str, Any], where: str, shape: str) -> list[Span]:
     entities = record.get("entities", [])
     if not isinstance(entities, list):
         raise DataError(
             f"{where}: 'entities' must be a list, not {records.name(entities)}; write {shape}"
         )
+    spans = []
     for entity in entities:
         if not isinstance(entity, dict):
             raise DataError(
                 f"{where}: an entity must be an object, not {records.name(entity)}; write {shape}"
             )
-        for key in ("start", "end", "label"):
-            if key not in entity:
-                raise DataError(f"{where}: an entity has no '{key}'; write {shape}")
-        start = records.integer(entity["start"], "'start' of an entity", where)
-        end = records.integer(entity["end"], "'end' of an entity", where)
-        yield start, end, records.label(entity["label"], where)
+        try:
+            start, end, label = entity["start"], entity["end"], entity["label"]
+        except KeyError as missing:
+            raise DataError(f"{where}: an entity has no {missing}; write {shape}") from missing
+        spans.append(
+            Span(
+                records.integer(start, "'start' of an entity", where),
+                records.integer(end, "'end' of an entity", where),
+                records.label(label, where),
+            )
+        )
+    return spans
 
 
 def _document(record: dict[str, Any], where: str) -> TextDocument:
@@ -152,52 +134,31 @@ def _pairs(value: Any, where: str) -> list[tuple[int, int]]:
     return [(start, end) for start, end in value]
 
 
-@dataclass
-class _Piece:
-    """A sentence with its part of a text."""
-
-    sentence: Sentence
-    begin: int  # in the whole text
-    text: str
-
-    @property
-    def end(self) -> int:
-        return self.begin + len(self.text)
-
-
-def _convert(record: Any, where: str, options: TextOptions) -> list[Sentence] | _Piece:
-    if not isinstance(record, dict) or "text" not in record:
-        return [sentence_from_json(record, where)]
-    if "tokens" not in record:
-        return to_sentences(_document(record, where), options)
+def convert(
+    record: Any, where: str, options: TextOptions
+) -> Iterable[tuple[int | None, Sentence]]:
+    """Sentences, with where their piece of the text begins if it is one."""
+    if isinstance(record, dict) and "text" in record and "tokens" not in record:
+        return [(None, s) for s in to_sentences(_document(record, where), options)]
     sentence = sentence_from_json(record, where)
-    if "offsets" not in record:
-        return [sentence]
-    text = records.member(record, "text", str, where, _TEXT)
-    sentence.offsets = _pairs(record["offsets"], where)
-    if [text[start:end] for start, end in sentence.offsets] != sentence.words:
+    if "text" not in record or "offsets" not in record:
+        if sentence.irregular:
+            check_annotations(" ".join(sentence.words), sentence.irregular, where)
+        return [(None, sentence)]
+    text = sentence.text = records.member(record, "text", str, where, _TEXT)
+    check_annotations(text, sentence.irregular, where)
+    offsets = sentence.offsets = _pairs(record["offsets"], where)
+    # Python would count offsets below 0 from the end and cut those beyond it.
+    bounds = [0, *chain.from_iterable(offsets), len(text)]
+    if (
+        any(one > other for one, other in pairwise(bounds))
+        or [text[start:end] for start, end in offsets] != sentence.words
+    ):
         raise DataError(
             f"{where}: 'offsets' do not give the words in 'tokens'; leave out 'offsets' and "
             "'text', or correct them"
         )
-    return _Piece(
-        sentence, records.integer(record.get("text_start", 0), "'text_start'", where), text
-    )
-
-
-def _put_together(pieces: list[_Piece]) -> Iterator[Sentence]:
-    text = "".join(piece.text for piece in pieces)
-    for piece in pieces:
-        shift = piece.begin - pieces[0].begin
-        sentence = piece.sentence
-        assert sentence.offsets is not None
-        sentence.text = text
-        sentence.offsets = [(start + shift, end + shift) for start, end in sentence.offsets]
-        sentence.irregular = [
-            Irregular(tuple((start + shift, end + shift) for start, end in parts), label)
-            for parts, label in sentence.irregular
-        ]
-        yield sentence
+    return [(records.integer(record.get("text_start", 0), "'text_start'", where), sentence)]
 
 
 FORMAT = Format(

@@ -15,19 +15,20 @@ if TYPE_CHECKING:
     from diffusionner.formats.base import Source
 
 _CHUNK = 2**20
+_DECODER = json.JSONDecoder()
 _SPACE = re.compile(r"\s*")
+_ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def records(source: Source, path: Path) -> Iterator[tuple[str, Any]]:
     """("file:line", value); a value that is no JSON is refused and, in JSON lines, skipped."""
     head = Sample(path).head.lstrip()
-    line, newline, _ = head.partition("\n")
-    if head.startswith("[") or (newline and not _complete(line)):
-        yield from _values(path)
+    if head.startswith("[") or _spread(head):
+        yield from _values(source, path)
         return
     for where, text in source.lines(path):
-        if not text.strip():
+        if not text or text.isspace():
             continue
         try:
             value = load(text, where)
@@ -53,7 +54,7 @@ def load(text: str, where: str) -> Any:
 
 def check_surrogates(value: object, text: str, where: str) -> None:
     """Half a surrogate pair passes as JSON, but no tokenizer or file takes it."""
-    if not _SURROGATE.search(text):
+    if "\\u" not in text or not _SURROGATE.search(text):
         return
     try:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
@@ -64,12 +65,15 @@ def check_surrogates(value: object, text: str, where: str) -> None:
         ) from error
 
 
-def _complete(line: str) -> bool:
-    """Whether a file's first line holds all of the object that it begins, right or wrong."""
-    return not line.startswith("{") or line.rstrip().endswith("}")
+def _spread(head: str) -> bool:
+    """Whether objects go over several lines, rather than a first line that is broken."""
+    lines = [line for line in map(str.strip, head.split("\n", 100)) if line]
+    if len(lines) < 2:
+        return False
+    return lines[0].startswith("{") and not lines[0].endswith("}") and lines[1][0] != "{"
 
 
-def _values(path: Path) -> Iterator[tuple[str, Any]]:
+def _values(source: Source, path: Path) -> Iterator[tuple[str, Any]]:
     """The values of an array, or values that are spread over lines."""
     text = _Text(path)
     text.skip_space()
@@ -95,14 +99,21 @@ def _values(path: Path) -> Iterator[tuple[str, Any]]:
             return
         if array and count:
             if mark != ",":
-                raise DataError(f"{text.where()}: not valid JSON (expected ',' or ']')")
+                raise DataError(
+                    f"{text.where()}: not valid JSON (expected ',' or ']' after record {count}); "
+                    "correct it"
+                )
             text.at += 1
             text.skip_space()
         where = text.where()
         value, raw = text.value(where)
-        check_surrogates(value, raw, where)
-        yield where, value
         count += 1
+        try:
+            check_surrogates(value, raw, where)
+        except DataError as error:
+            source.refuse(error)
+            continue
+        yield where, value
 
 
 class _Text:
@@ -112,7 +123,8 @@ class _Text:
         self.path = path
         self.buffer = ""
         self.at = 0
-        self.lines = 1  # of the buffer's begin
+        self.counted = 0  # up to where in the buffer lines are counted
+        self.line = 1  # there
         self.chunks = self._read()
 
     def _read(self) -> Iterator[str]:
@@ -122,15 +134,8 @@ class _Text:
                 while chunk := file.read(_CHUNK):
                     # Cut where a line ends, or before a character that is not all there.
                     content = rest + chunk
-                    cut = content.rfind(b"\n") + 1
-                    if not cut:
-                        cut = len(content)
-                        while cut and content[cut - 1] & 0xC0 == 0x80:
-                            cut -= 1
-                        cut -= bool(cut and content[cut - 1] >= 0xC0)
+                    cut = content.rfind(b"\n") + 1 or _whole(content)
                     whole, rest = content[:cut], content[cut:]
-                    if len(rest) > MAX_RECORD:
-                        raise too_long(f"{self.path}:{line}")
                     yield self._decode(whole, line, first)
                     line += whole.count(b"\n")
                     first = False
@@ -146,15 +151,24 @@ class _Text:
             return decode(content, f"{self.path}:{line}", first)  # raises, with the line
 
     def where(self) -> str:
-        return f"{self.path}:{self.lines + self.buffer.count(chr(10), 0, self.at)}"
+        # From the last time on: counting from the buffer's begin would make arrays quadratic.
+        self.line += self.buffer.count("\n", self.counted, self.at)
+        self.counted = self.at
+        return f"{self.path}:{self.line}"
 
-    def more(self) -> bool:
-        """Drop what was read and add a chunk; False at the end of the file."""
-        self.lines += self.buffer.count("\n", 0, self.at)
-        chunk = next(self.chunks, None)
-        self.buffer = self.buffer[self.at :] + (chunk or "")
-        self.at = 0
-        return chunk is not None
+    def more(self, wanted: int = 1) -> bool:
+        """Drop what was read and add this many characters or more; False at the file's end."""
+        self.where()
+        parts = [self.buffer[self.at :]]
+        size = 0
+        for chunk in self.chunks:
+            parts.append(chunk)
+            size += len(chunk)
+            if size >= wanted:
+                break
+        self.buffer = "".join(parts)
+        self.at = self.counted = 0
+        return size > 0
 
     def skip_space(self) -> None:
         while True:
@@ -168,22 +182,24 @@ class _Text:
         return self.buffer[self.at : self.at + 1]
 
     def value(self, where: str) -> tuple[Any, str]:
-        wanted = 0  # length at which to try again: doubling keeps long records linear
         while True:
             try:
-                value, end = json.JSONDecoder().raw_decode(self.buffer, self.at)
+                value, end = _DECODER.raw_decode(self.buffer, self.at)
             except json.JSONDecodeError as error:
-                cut = error.msg.startswith("Unterminated") or error.pos > len(self.buffer) - 16
-                wanted = 2 * (len(self.buffer) - self.at) + 1
-                if cut and len(self.buffer) - self.at > MAX_RECORD:
-                    raise too_long(where) from error
-                grown = False
-                while cut and len(self.buffer) - self.at < wanted and self.more():
-                    grown = True
-                if grown:
-                    continue
-                line = self.lines + self.buffer.count("\n", 0, error.pos)
-                raise DataError(f"{self.path}:{line}: not valid JSON ({error.msg})") from error
+                line = self.line + self.buffer.count("\n", self.counted, error.pos)
+                size = len(self.buffer) - self.at
+                if error.msg.startswith("Unterminated") or error.pos > len(self.buffer) - 16:
+                    if size > MAX_RECORD:
+                        raise too_long(where) from error
+                    if self.more(size + 1):  # doubling keeps long records linear
+                        continue
+                    raise DataError(
+                        f"{self.path}:{line}: not valid JSON ({error.msg}); the file may be cut "
+                        f"short within the record that begins at {where}"
+                    ) from error
+                raise DataError(
+                    f"{self.path}:{line}: not valid JSON ({error.msg}); correct it"
+                ) from error
             except (ValueError, RecursionError) as error:
                 raise DataError(f"{where}: JSON that cannot be decoded ({error})") from error
             # A number at the end of the buffer may go on in the next chunk.
@@ -193,11 +209,19 @@ class _Text:
             return value, raw
 
 
+def _whole(content: bytes) -> int:
+    """The length of what has all bytes of its last character."""
+    for back, byte in enumerate(content[:-5:-1], 1):
+        if byte & 0xC0 != 0x80:  # a character's first byte
+            return len(content) - back if byte >= 0xC0 else len(content)
+    return len(content)
+
+
 def write_lines(values: Iterator[Any], path: Path) -> None:
     """JSON lines, as they are written everywhere here."""
     with path.open("w", encoding="utf-8", newline="\n") as file:
         for value in values:
-            file.write(json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n")
+            file.write(_ENCODE(value) + "\n")
 
 
 def write_array(values: Iterator[Any], path: Path) -> None:
@@ -205,7 +229,7 @@ def write_array(values: Iterator[Any], path: Path) -> None:
     with path.open("w", encoding="utf-8", newline="\n") as file:
         separator = "[\n"
         for value in values:
-            file.write(separator + json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+            file.write(separator + _ENCODE(value))
             separator = ",\n"
         file.write("\n]\n" if separator == ",\n" else "[]\n")
 
@@ -218,7 +242,7 @@ def member(record: Any, key: str, kind: type | tuple[type, ...], where: str, sha
     if not isinstance(record, dict):
         raise DataError(f"{where}: expected an object, found {name(record)}; write {shape}")
     if key not in record:
-        found = ", ".join(map(repr, record)) or "none"
+        found = short(", ".join(map(repr, record))) or "none"
         raise DataError(f"{where}: no '{key}' among the keys ({found}); write {shape}")
     value = record[key]
     if not isinstance(value, kind) or isinstance(value, bool):
@@ -232,6 +256,8 @@ def words(value: Any, key: str, where: str) -> list[str]:
         raise DataError(f"{where}: '{key}' must be a list, not {name(value)}; give one of words")
     if not value:
         raise DataError(f"{where}: '{key}' is empty; remove the record")
+    if set(map(type, value)) == {str} and "" not in value:
+        return value
     for index, word in enumerate(value):
         if not isinstance(word, str):
             raise DataError(
@@ -247,17 +273,32 @@ def words(value: Any, key: str, where: str) -> list[str]:
 def integer(value: Any, what: str, where: str) -> int:
     # type(), because isinstance() takes true and false for numbers.
     if type(value) is not int:
-        raise DataError(f"{where}: {what} must be a whole number, not {json.dumps(value)}")
+        raise DataError(f"{where}: {what} must be a whole number, not {short(json.dumps(value))}")
     return value
 
 
 def label(value: Any, where: str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise DataError(
-            f"{where}: the label of an entity must be a non-empty string, not {value!r}; "
-            "name its type"
+            f"{where}: the label of an entity must be a non-empty string, not "
+            f"{short(repr(value))}; name its type"
         )
     return value
+
+
+def triple(value: Any, where: str, shape: str) -> tuple[int, int, str]:
+    """An entity that is a list: start, end, label."""
+    if not isinstance(value, list) or len(value) != 3:
+        found = f"a list of {len(value)}" if isinstance(value, list) else name(value)
+        raise DataError(
+            f"{where}: an entity must be [start, end, label], not {found}; write {shape}"
+        )
+    start, end, kind = value
+    return (
+        integer(start, "'start' of an entity", where),
+        integer(end, "'end' of an entity", where),
+        label(kind, where),
+    )
 
 
 def document(value: Any, key: str, where: str) -> str | None:
@@ -270,6 +311,11 @@ def document(value: Any, key: str, where: str) -> str | None:
             "name the document or leave it out"
         )
     return str(value)
+
+
+def short(text: str) -> str:
+    """As much of a value as a message has room for."""
+    return text if len(text) <= 80 else text[:80] + "..."
 
 
 def name(value: object) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import regex
 
@@ -47,9 +48,9 @@ def to_sentences(
     that reaches over a sentence's end joins the two.
     """
     text = document.text
-    _check(document)
+    check_annotations(text, document.annotations, document.where)
     if sentences is None:
-        sentences = _split(text, (options or TextOptions()).words)
+        sentences = split_text(text, (options or TextOptions()).words)
     joined = _join(sentences, document.annotations)
     result = [
         Sentence(
@@ -94,14 +95,19 @@ def to_documents(sentences: Iterable[Sentence]) -> Iterator[TextDocument]:
     Sentences that share a text give it back as it was. Those that have none become a text of
     words joined by spaces, a sentence a line; without a document each is one of its own.
     """
+    return map(_merge, gather(sentences))
+
+
+def gather(sentences: Iterable[Sentence]) -> Iterator[list[Sentence]]:
+    """The sentences of each document."""
     gathered: list[Sentence] = []
     for sentence in sentences:
         if gathered and not _together(gathered[-1], sentence):
-            yield _merge(gathered)
+            yield gathered
             gathered = []
         gathered.append(sentence)
     if gathered:
-        yield _merge(gathered)
+        yield gathered
 
 
 def annotations_of(sentence: Sentence, shift: int = 0) -> list[Irregular]:
@@ -116,10 +122,20 @@ def annotations_of(sentence: Sentence, shift: int = 0) -> list[Irregular]:
     return found
 
 
+def follows(sentence: Sentence, previous: Sentence) -> bool:
+    """Whether a sentence comes, right away or later, after another of the same text."""
+    # Equal texts are not enough: two records may well say the same. Nor is one object enough:
+    # Python has but one of each short string.
+    if sentence.text is not previous.text or sentence.doc != previous.doc:
+        return False
+    if not sentence.offsets or not previous.offsets:
+        return False
+    return sentence.offsets[0][0] >= previous.offsets[-1][1]
+
+
 def _together(one: Sentence, other: Sentence) -> bool:
     if one.text is not None or other.text is not None:
-        # Equal texts are not enough: two records may well say the same.
-        return one.text is other.text
+        return follows(other, one)
     return one.doc is not None and one.doc == other.doc
 
 
@@ -149,25 +165,29 @@ def word_parts(sentence: Sentence, irregular: Irregular) -> list[tuple[int, int]
     return [(starts[start], ends[end]) for start, end in irregular.parts]
 
 
-def _check(document: TextDocument) -> None:
-    size = len(document.text)
-    for parts, label in document.annotations:
+def check_annotations(text: str, annotations: Iterable[Irregular], where: str) -> None:
+    """Raise DataError when an annotation does not fit its text."""
+    size = len(text)
+    for parts, label in annotations:
+        if not parts:
+            raise DataError(f"{where}: entity {label} has no characters; give its parts")
         previous = 0
         for start, end in parts:
             if not 0 <= start < end <= size:
                 raise DataError(
-                    f"{document.where}: entity {label} [{start}, {end}) lies outside its text of "
+                    f"{where}: entity {label} [{start}, {end}) lies outside its text of "
                     f"{size} characters; offsets count characters from 0, end exclusive"
                 )
             if start < previous:
                 raise DataError(
-                    f"{document.where}: the parts of entity {label} at {start} are not in order or "
+                    f"{where}: the parts of entity {label} at {start} are not in order or "
                     "overlap; give them from left to right"
                 )
             previous = end
 
 
-def _split(text: str, words: str) -> list[list[tuple[int, int]]]:
+def split_text(text: str, words: str) -> list[list[tuple[int, int]]]:
+    """The characters of the words of each sentence, by rules or at spaces."""
     if words == "rules":
         return [list(zip(s.starts, s.ends, strict=True)) for s in split_sentences(text)]
     lines = ([m.span() for m in regex.finditer(r"\S+", text, pos=line.start(), endpos=line.end())]
@@ -179,14 +199,18 @@ def _join(
     sentences: Sequence[Sequence[tuple[int, int]]], annotations: Sequence[Irregular]
 ) -> list[list[tuple[int, int]]]:
     begins = [offsets[0][0] for offsets in sentences]
-    joined: set[int] = set()  # sentences that belong to the one before
+    # For each sentence, how many annotations it has in common with the one before: +1 where such
+    # a run of sentences begins, -1 after its end, which takes no longer for longer runs.
+    changes = [0] * (len(sentences) + 1)
     for parts, _ in annotations:
         first = max(0, bisect_right(begins, parts[0][0]) - 1)
         last = bisect_left(begins, parts[-1][1]) - 1
-        joined.update(range(first + 1, last + 1))
+        if first < last:
+            changes[first + 1] += 1
+            changes[last + 1] -= 1
     result: list[list[tuple[int, int]]] = []
-    for number, offsets in enumerate(sentences):
-        if number in joined:
+    for offsets, shared in zip(sentences, accumulate(changes), strict=False):
+        if shared:
             result[-1].extend(offsets)
         else:
             result.append(list(offsets))

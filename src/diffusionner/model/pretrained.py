@@ -32,9 +32,11 @@ def resolve(name: str) -> str:
     )
 
 
-def load_tokenizer(place: str | Path, limit: int) -> SubwordTokenizer:
+def load_tokenizer(place: str | Path, limit: int, offline: bool = False) -> SubwordTokenizer:
+    """offline: only from this machine, without asking a hub."""
+    options = {"trust_remote_code": False, "local_files_only": offline}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(place), trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(str(place), **options)
     except (OSError, ValueError) as error:
         raise _not_found(str(place), "tokenizer", error) from error
     if not tokenizer.is_fast:
@@ -43,7 +45,7 @@ def load_tokenizer(place: str | Path, limit: int) -> SubwordTokenizer:
             "know the word of each subword; choose an encoder that has one"
         )
     if getattr(tokenizer, "add_prefix_space", None) is False:  # byte-level BPE (RoBERTa)
-        tokenizer = AutoTokenizer.from_pretrained(str(place), add_prefix_space=True)
+        tokenizer = AutoTokenizer.from_pretrained(str(place), add_prefix_space=True, **options)
     tokenizer.model_max_length = int(1e9)  # length is our business; no warnings about it
     return SubwordTokenizer(tokenizer, limit)
 

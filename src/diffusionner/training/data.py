@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from diffusionner import formats
 from diffusionner.corpus import Sentence, check_labels, collect_labels
 from diffusionner.errors import DataError, SettingsError
+from diffusionner.fingerprint import fingerprint
 from diffusionner.settings import DataSettings
 
 
@@ -17,6 +18,10 @@ class RunData:
     dev: list[Sentence]
     test: list[Sentence]
     labels: list[str]
+
+    def irregular(self) -> int:
+        """Annotations to train on that are no run of whole words, so cannot be learned."""
+        return sum(len(sentence.irregular) for sentence in self.train)
 
     def digest(self) -> str:
         """Changes when any sentence to train or choose on does: a state must not resume then."""
@@ -29,9 +34,9 @@ class RunData:
 def load_data(settings: DataSettings) -> RunData:
     if settings.train is None:
         raise SettingsError("data.train is not set; give it in the config or as data.train=FILE")
-    train = formats.read(settings.train)
+    train = formats.read(settings.train, settings.format)
     if settings.dev is not None:
-        dev = formats.read(settings.dev)
+        dev = formats.read(settings.dev, settings.format)
     else:
         held = settings.dev_from_train
         if held >= len(train):
@@ -40,7 +45,13 @@ def load_data(settings: DataSettings) -> RunData:
                 f"{len(train)} sentences"
             )
         train, dev = train[: len(train) - held], train[len(train) - held :]
-    test = formats.read(settings.test) if settings.test else []
+    test = formats.read(settings.test, settings.format) if settings.test else []
+    if dev and test and not settings.choose_on_test and fingerprint(dev) == fingerprint(test):
+        raise SettingsError(
+            f"epoch and threshold would be chosen on the test corpus: {settings.test} holds the "
+            "same sentences as dev; give another data.dev or data.dev_from_train, leave out "
+            "data.test, or ask for it with data.choose_on_test=true"
+        )
     labels = collect_labels(train)
     if not labels:
         raise DataError(f"{settings.train} has no entities, so there is nothing to learn")

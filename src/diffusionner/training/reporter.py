@@ -75,7 +75,7 @@ class Reporter:
 
     def say(self, text: str) -> None:
         if self.active:
-            self.console.print(text, highlight=False)
+            self.console.print(text, highlight=False, markup=False)
 
     def close(self) -> None:
         if self.active:

@@ -26,6 +26,7 @@ from diffusionner.diffusion import mix_keys
 from diffusionner.errors import CheckpointError, TrainingDiverged, WriteError
 from diffusionner.evaluation.scorer import Report, score
 from diffusionner.files import write_bytes
+from diffusionner.fingerprint import fingerprint
 from diffusionner.inference.decoding import Found, to_spans
 from diffusionner.inference.predictor import predict
 from diffusionner.model import DenoisingNetwork
@@ -136,6 +137,11 @@ class Trainer:
         self.reporter = Reporter(
             self.output, self.phases.total, self.progress.step, self.progress.epoch, main
         )
+        if unlearned := self.data.irregular():
+            self.reporter.say(
+                f"{unlearned} annotations in {settings.data.train} are in parts or cut through a "
+                "word and are not learned; `diffusionner data check` lists them"
+            )
         self.objective = DenoisingObjective(self.network, settings)
         self.parameters = list(self.network.parameters())  # walking the modules takes 3 ms
         self.last_loss = torch.zeros((), device=self.device)
@@ -369,7 +375,8 @@ class Trainer:
             found = self._predict(self.network, corpus, self.data.test)
             report = _score(self.data.test, found, self.data.labels, self.progress.threshold)
             if self.accelerator.is_main_process:
-                text = json.dumps(report.to_dict(), indent=1) + "\n"
+                data = fingerprint(self.data.test).to_dict()
+                text = json.dumps({"data": data, **report.to_dict()}, indent=1) + "\n"
                 write_bytes(self.output / "test.json", text.encode())
         return Outcome(
             best_f1=self.progress.best_f1,

@@ -1,0 +1,17 @@
+"""`diffusionner data ...`"""
+
+from __future__ import annotations
+
+import typer
+
+from diffusionner.cli.data import check, convert, split, stats
+
+app = typer.Typer(
+    help="Count, convert, split and check corpora, in any of the formats.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+app.command("stats")(stats.stats)
+app.command("convert")(convert.convert)
+app.command("split")(split.split)
+app.command("check")(check.check)

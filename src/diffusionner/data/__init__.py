@@ -1,0 +1,1 @@
+"""What is done with corpora as such: count, convert, split and check them."""

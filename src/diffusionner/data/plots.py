@@ -1,0 +1,118 @@
+"""Statistics of corpora drawn: sizes and labels, one colour a corpus."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from diffusionner.data.statistics import Statistics, ranked
+from diffusionner.errors import DataError
+from diffusionner.files import write_together
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+EXTENSIONS = (".png", ".svg", ".pdf")
+_SHOWN = 0.999  # of all sentences and entities: the longest few would squeeze the rest
+_MOST_LABELS = 30
+
+
+def check_path(path: Path) -> None:
+    """Raise DataError, before anything is read, if no plot could be written there."""
+    if path.suffix.lower() not in EXTENSIONS:
+        raise DataError(f"{path}: a plot is one of {', '.join(EXTENSIONS)}; choose such a name")
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise DataError(
+            "a plot needs the package 'matplotlib'; install it with: "
+            "pip install 'diffusionner[plot]'"
+        ) from error
+
+
+def plot(corpora: Mapping[str, Statistics], path: Path) -> None:
+    """Four charts in one picture: sizes in per cent of each corpus, labels in numbers."""
+    check_path(path)
+    import matplotlib
+    from matplotlib.figure import Figure  # not pyplot: it would look for a screen
+
+    labels: Counter[str] = Counter()
+    for statistics in corpora.values():
+        labels.update(statistics.labels)
+    shown = ranked(labels)[:_MOST_LABELS]
+    figure = Figure(figsize=(11, 7 + 0.1 * len(shown)), layout="constrained")
+    ((lengths, sizes), (nesting, types)) = figure.subplots(2, 2)
+    _draw_curves(lengths, {name: s.sentence_lengths for name, s in corpora.items()})
+    lengths.set(title="sentence length", xlabel="words", ylabel="% of sentences")
+    _draw_bars(sizes, {name: s.entity_lengths for name, s in corpora.items()})
+    sizes.set(title="entity length", xlabel="words", ylabel="% of entities")
+    _draw_bars(nesting, {name: s.nesting_depths for name, s in corpora.items()})
+    nesting.set(title="nesting depth", xlabel="entities around it", ylabel="% of entities")
+    _draw_labels(types, {name: s.labels for name, s in corpora.items()}, shown)
+    more = len(labels) - len(shown)
+    types.set(title=f"labels ({more} more)" if more else "labels", xlabel="entities")
+    figure.legend(
+        *lengths.get_legend_handles_labels(), loc="outside upper center", ncols=min(4, len(corpora))
+    )
+    kind = path.suffix.lower()[1:]
+    # Neither a date nor random identifiers: the same corpus gives the same file.
+    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+    with matplotlib.rc_context({"svg.hashsalt": "diffusionner"}), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of each character that the font does not have
+        write_together(
+            {path: lambda file: figure.savefig(file, format=kind, dpi=150, metadata=metadata)}
+        )
+
+
+def _shares(counts: Counter[int]) -> dict[int, float]:
+    total = counts.total() or 1
+    return {size: 100 * counts[size] / total for size in sorted(counts)}
+
+
+def _draw_curves(axes: Axes, corpora: Mapping[str, Counter[int]]) -> None:
+    for name, counts in corpora.items():
+        shares = _shares(counts)
+        sizes = range(1, max(shares, default=1) + 1)
+        axes.plot(list(sizes), [shares.get(size, 0.0) for size in sizes], label=_plain(name))
+    axes.set_xlim(0, max(_most(counts) for counts in corpora.values()) + 1)
+
+
+def _draw_bars(axes: Axes, corpora: Mapping[str, Counter[int]]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    width = 0.8 / len(corpora)
+    for number, counts in enumerate(corpora.values()):
+        shares = _shares(counts)
+        shift = (number + 0.5) * width - 0.4
+        axes.bar([size + shift for size in shares], list(shares.values()), width)
+    first = min((size for counts in corpora.values() for size in counts), default=0)
+    axes.set_xlim(first - 0.5, max(_most(counts) for counts in corpora.values()) + 0.5)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _draw_labels(axes: Axes, corpora: Mapping[str, Counter[str]], shown: list[str]) -> None:
+    width = 0.8 / len(corpora)
+    for number, counts in enumerate(corpora.values()):
+        shift = (number + 0.5) * width - 0.4
+        places = [row + shift for row in range(len(shown))]
+        axes.barh(places, [counts[label] for label in shown], width)
+    axes.set_yticks(range(len(shown)), [_plain(label) for label in shown])
+    axes.invert_yaxis()
+
+
+def _most(counts: Counter[int]) -> int:
+    """The size up to which all but a few are."""
+    seen, total = 0, counts.total()
+    for size in sorted(counts):
+        seen += counts[size]
+        if seen >= _SHOWN * total:
+            return size
+    return 1
+
+
+def _plain(text: str) -> str:
+    """As it is: a dollar would begin a formula, and an underscore hide a name in the legend."""
+    return text.replace("$", r"\$").lstrip("_") or text

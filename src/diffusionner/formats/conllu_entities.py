@@ -1,0 +1,158 @@
+"""The notation of entities in CoNLL-U's MISC column: `Entity=(1-person-...`, `1)`.
+
+`# global.Entity = GRP-etype-infstat-...` tells the order of the fields behind a bracket; `etype`
+is the label, and `GRP` (or `eid`) the name by which an entity is closed, so that entities may
+cross. Where it is not given, `(person-1` and `(1-person` are told apart by the number. Parts of a
+discontinuous entity are `(1[1/2]-person` and `(1[2/2]-person`. `%2D` and the like in a label are
+characters in hexadecimal, as in GUM's names of articles.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from diffusionner.errors import DataError
+from diffusionner.formats import records
+
+WRITTEN = "GRP-etype"  # the fields of what is written
+
+Parts = list[tuple[int, int]]  # of an entity: runs of words, end exclusive
+
+_MARK = re.compile(r"\(([^()]+)(\)?)|([^()]+)\)")
+_PART = re.compile(r"(.+)\[(\d{1,4})/(\d{1,4})\]", re.ASCII)
+_NUMBER = re.compile(r"e?\d+(\[\d+/\d+\])?", re.ASCII)
+_ESCAPED = re.compile(r"[-%()|=\s]")
+
+
+@dataclass
+class _Mention:
+    """An entity, or a part of one, as its brackets have it."""
+
+    content: str  # of the opening bracket
+    name: str
+    label: str
+    where: str
+    start: int
+    end: int = -1  # while it is open
+
+    def closed_by(self, text: str) -> bool:
+        return text == self.name or f"{self.content}-".startswith(f"{text}-")
+
+
+class Brackets:
+    """The brackets of a sentence, followed from word to word."""
+
+    def __init__(self, fields: Sequence[str]) -> None:
+        self.fields = fields  # as `# global.Entity` has them, none if it does not
+        self.mentions: list[_Mention] = []
+
+    def follow(self, text: str, start: int, end: int, where: str) -> None:
+        """Take in a row's Entity=: what opens begins at `start`, what closes ends at `end`."""
+        marks = list(_MARK.finditer(text))
+        if "".join(mark[0] for mark in marks) != text:
+            raise DataError(
+                f"{where}: 'Entity={text[:80]}' is no list of brackets; write (1-person, 1) or "
+                "(1-person)"
+            )
+        for content, single, closing in (mark.groups() for mark in marks):
+            if content:
+                name, label = self._name_and_label(content, where)
+                mention = _Mention(content, name, label, where, start, end if single else -1)
+                self.mentions.append(mention)
+                continue
+            opened = (m for m in reversed(self.mentions) if m.end < 0 and m.closed_by(closing))
+            found = next(opened, None)
+            if found is None:
+                raise DataError(
+                    f"{where}: '{closing[:80]})' closes what was not opened in its sentence; "
+                    "remove it, or join the sentences"
+                )
+            found.end = end
+
+    def _name_and_label(self, content: str, where: str) -> tuple[str, str]:
+        values = content.split("-")
+        fields = self.fields or ["etype"]
+        if not self.fields and len(values) > 1:
+            fields = ["GRP", "etype"] if _NUMBER.fullmatch(values[0]) else ["etype", "GRP"]
+        labels = [i for i, name in enumerate(fields) if name in ("etype", "entity")]
+        names = [i for i, name in enumerate(fields) if name in ("GRP", "eid")] or labels
+        if not labels or len(values) <= max(labels[0], names[0]) or not values[labels[0]]:
+            raise DataError(
+                f"{where}: '({content[:80]}' has no type; the fields are {'-'.join(fields)} (see "
+                "'# global.Entity'), and etype is needed"
+            )
+        try:
+            label = unquote(values[labels[0]], errors="strict")
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{where}: '({content[:80]}' has bytes that are no UTF-8; correct them"
+            ) from error
+        return values[names[0]], records.label(label, where)
+
+    def entities(self) -> list[tuple[Parts, str]]:
+        """The entities that have words, in the order in which they, or their last parts, open."""
+        found: list[tuple[Parts, str]] = []
+        pending: dict[str, list[list[_Mention]]] = {}  # by name, entities that lack parts
+        for mention in self.mentions:
+            if mention.end < 0:
+                raise DataError(
+                    f"{mention.where}: '({mention.content[:80]}' is not closed in its sentence; "
+                    f"add {mention.name[:80]}) or join the sentences"
+                )
+            parts = [mention]
+            if numbered := _PART.fullmatch(mention.name):
+                name, index, count = numbered[1], int(numbered[2]), int(numbered[3])
+                waiting = pending.setdefault(name, [])
+                if index == 1:
+                    waiting.append([])
+                if not waiting or not _continues(mention, index, waiting[-1]):
+                    raise DataError(
+                        f"{mention.where}: '({mention.content[:80]}' does not go on with the part "
+                        "before; give all parts in order, of one type"
+                    )
+                waiting[-1].append(mention)
+                if index != count:
+                    continue
+                parts = waiting.pop()
+            with_words = [(part.start, part.end) for part in parts if part.start < part.end]
+            if with_words:
+                found.append((with_words, mention.label))
+        for first, *_ in (parts for waiting in pending.values() for parts in waiting):
+            raise DataError(
+                f"{first.where}: '({first.content[:80]}' lacks a part; give all in one sentence"
+            )
+        return found
+
+
+def _continues(mention: _Mention, index: int, before: Sequence[_Mention]) -> bool:
+    if index != len(before) + 1:
+        return False
+    return not before or (mention.start >= before[-1].end and mention.label == before[-1].label)
+
+
+def marks(entities: Iterable[tuple[Parts, str]], words: int, count: int) -> list[str]:
+    """The brackets of each word; entities are called by number, on from `count`."""
+    found: list[tuple[int, int, str, str]] = []
+    for number, (parts, label) in enumerate(entities, count + 1):
+        for index, (start, end) in enumerate(parts, 1):
+            name = f"{number}[{index}/{len(parts)}]" if len(parts) > 1 else f"{number}"
+            found.append((start, end, name, _escape(label)))
+    opens, closes, singles = [""] * words, [""] * words, [""] * words
+    for start, end, name, label in sorted(found, key=lambda f: (f[0], -f[1])):  # the outer first
+        if end - start == 1:
+            singles[start] += f"({name}-{label})"
+        else:
+            opens[start] += f"({name}-{label}"
+            closes[end - 1] = f"{name}){closes[end - 1]}"
+    # CorefUD's order. What closes never stands behind what opens, whose end could not be told.
+    return [c + o + s if o else s + c for o, c, s in zip(opens, closes, singles, strict=True)]
+
+
+def _escape(label: str) -> str:
+    def code(found: re.Match[str]) -> str:
+        return "".join(f"%{byte:02X}" for byte in found[0].encode())
+
+    return _ESCAPED.sub(code, label)

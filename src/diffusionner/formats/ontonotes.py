@@ -1,0 +1,216 @@
+"""OntoNotes as in the CoNLL-2012 shared task: the named-entity column of `*_gold_conll` files.
+
+`#begin document (bn/abc/00/abc_0001); part 000` begins a document and `#end document` ends it; a
+blank line ends a sentence. Rows are columns separated by white space: the word is column 3 and the
+entities are column 10, counted from 0, with a bracket where one begins or ends, as in `(PERSON*`,
+`*`, `*)` and `(GPE)`; several nest, as in `(ORG(GPE*)`. Words stay as they stand there (`/.`,
+`-LRB-`). A document is called by its name and part, as in `bn/abc/00/abc_0001; part 000`. Of a
+folder the files whose names end in `_gold_conll` are read or, if there are none, those in `_conll`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from diffusionner.corpus import Sentence, Span
+from diffusionner.errors import DataError
+from diffusionner.formats.base import Format, Holds, NoOptions, Sample, Source
+
+_BEGIN = re.compile(r"#begin document \((.*)\)(?:; part (\d{1,9})|;)?\s*")
+_NAME = re.compile(r"(.*); part (\d{1,9})")
+_WORD, _ENTITIES = 3, 10
+_MARKS = re.compile(r"\(([^()*|\s]+)|\)|\*")
+_LABEL = re.compile(r"[^()*|\s]+")
+_SPACES = re.compile(r"[ \t]+")  # not \s: a word may hold a no-break space
+
+
+def recognises(sample: Sample) -> bool:
+    if sample.folder:
+        return any(name.endswith("_conll") for name in sample.names)
+    first = sample.lines[0] if sample.lines else ""
+    columns = _SPACES.split(first.strip(" \t"))
+    if first.startswith("#begin document"):
+        return True
+    if len(columns) < _ENTITIES + 2:
+        return False
+    # Rows that belong to no document.
+    numbered = columns[1].isdecimal() and columns[2].isdecimal()
+    return numbered and _is_brackets(columns[_ENTITIES])
+
+
+def read(source: Source, options: NoOptions) -> Iterator[Sentence]:
+    for path in source.files("*_gold_conll") or source.files("*_conll"):
+        yield from _read_file(source, path)
+
+
+def _read_file(source: Source, path: Path) -> Iterator[Sentence]:
+    doc: str | None = None
+    begun = ""  # where the document began that is not at its end yet
+    where = f"{path}:1"
+    rows: list[tuple[str, list[str]]] = []
+    for where, line in source.lines(path):
+        begins, ends = line.startswith("#begin document"), line.startswith("#end document")
+        if line.strip(" \t") and not (begins or ends):
+            rows.append((where, _SPACES.split(line.strip(" \t"))))
+            continue
+        yield from _sentence(source, rows, doc)
+        rows = []
+        if begins and begun:
+            source.refuse(_not_ended(where, begun))
+        if begins or ends:
+            begun = where if begins else ""
+            doc = _document(source, line, where) if begins else None
+    yield from _sentence(source, rows, doc)
+    if begun:
+        source.refuse(_not_ended(where, begun))
+
+
+def _document(source: Source, line: str, where: str) -> str | None:
+    found = _BEGIN.fullmatch(line)
+    if found is None:
+        source.refuse(
+            DataError(f"{where}: '{line[:80]}' names no document; write #begin document (name);")
+        )
+        return None
+    return f"{found[1]}; part {found[2]}" if found[2] else found[1]
+
+
+def _sentence(
+    source: Source, rows: Sequence[tuple[str, list[str]]], doc: str | None
+) -> Iterator[Sentence]:
+    if not rows:
+        return
+    try:
+        for where, columns in rows:
+            _check_row(columns, len(rows[0][1]), where)
+        entities = _entities([(where, columns[_ENTITIES]) for where, columns in rows])
+    except DataError as error:
+        source.refuse(error)
+        return
+    yield Sentence([columns[_WORD] for _, columns in rows], entities, doc, rows[0][0])
+
+
+def _check_row(columns: Sequence[str], width: int, where: str) -> None:
+    if len(columns) <= _ENTITIES:
+        raise DataError(
+            f"{where}: {len(columns)} columns, but entities are column {_ENTITIES}, counted from "
+            "0; check that the row is whole and the file CoNLL-2012's"
+        )
+    if len(columns) != width:
+        raise DataError(
+            f"{where}: {len(columns)} columns where the sentence's first row has {width}; check "
+            "that the row is whole and that no word holds a space"
+        )
+    if columns[_WORD] == "[WORD]":
+        raise DataError(
+            f"{where}: the words are not in this file; put them in with CoNLL-2012's "
+            "skeleton2conll and your copy of OntoNotes"
+        )
+
+
+def _entities(column: Iterable[tuple[str, str]]) -> list[Span]:
+    """The entities of a sentence's column, in the order in which they begin."""
+    found: list[Span | None] = []
+    opened: list[tuple[int, int, str, str]] = []  # place in `found`, first word, label, where
+    for index, (where, text) in enumerate(column):
+        if text == "*":
+            continue
+        if not _is_brackets(text):
+            raise DataError(
+                f"{where}: '{text[:80]}' in the named-entity column is no bracket; "
+                "write it as (PERSON*, *, *) or (GPE)"
+            )
+        for mark in _MARKS.finditer(text):
+            if mark[1]:
+                opened.append((len(found), index, mark[1], where))
+                found.append(None)
+            elif mark[0] == ")":
+                if not opened:
+                    raise DataError(f"{where}: a bracket closes that was not opened; remove it")
+                place, start, label, _ = opened.pop()
+                found[place] = Span(start, index + 1, label)
+    if opened:
+        _, _, label, where = opened[-1]
+        raise DataError(f"{where}: '({label}' is not closed in its sentence; add its )")
+    return [span for span in found if span is not None]
+
+
+def _is_brackets(text: str) -> bool:
+    return "".join(mark[0] for mark in _MARKS.finditer(text)) == text
+
+
+def _not_ended(where: str, begun: str) -> DataError:
+    return DataError(
+        f"{where}: the document of {begun} has no '#end document'; the file is cut short, or the "
+        "line is missing"
+    )
+
+
+def write(sentences: Iterable[Sentence], path: Path, options: NoOptions) -> None:
+    doc: str | None = None
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        for sentence in sentences:
+            if sentence.doc != doc:
+                file.write("" if doc is None else "#end document\n")
+                doc = sentence.doc
+                file.write("" if doc is None else _begin(doc, sentence.where))
+            name, part = _name_and_part(doc or "-")
+            name = re.sub(r"\s", "_", name)
+            columns = zip(sentence.words, _brackets(sentence), strict=True)
+            for index, (word, brackets) in enumerate(columns):
+                row = (name, part, index, word, "-", "*", "-", "-", "-", "-", brackets, "-")
+                file.write(" ".join(map(str, row)) + "\n")
+            file.write("\n")
+        file.write("" if doc is None else "#end document\n")
+
+
+def _name_and_part(doc: str) -> tuple[str, int]:
+    found = _NAME.fullmatch(doc)
+    return (found[1], int(found[2])) if found else (doc, 0)
+
+
+def _begin(doc: str, where: str) -> str:
+    found = _NAME.fullmatch(doc)
+    line = (
+        f"#begin document ({found[1]}); part {found[2]}" if found else f"#begin document ({doc});"
+    )
+    if "\n" in line or "\r" in line:
+        raise DataError(
+            f"{where or 'sentence'}: the document's name {doc!r} has a line break, which format "
+            "ontonotes cannot hold; rename it"
+        )
+    return line + "\n"
+
+
+def _brackets(sentence: Sentence) -> list[str]:
+    opens = [""] * len(sentence.words)
+    closes = [""] * len(sentence.words)
+    for start, end, label in sorted(sentence.entities, key=lambda e: (e.start, -e.end)):
+        opens[start] += f"({label}"
+        closes[end - 1] += ")"
+    # A word that is all of its entities has no star, as in (GPE).
+    return [
+        o + c if o and o.count("(") == len(c) else f"{o}*{c}"
+        for o, c in zip(opens, closes, strict=True)
+    ]
+
+
+def _writable(word: str) -> bool:
+    return bool(word) and not any(character in " \t\n" for character in word)
+
+
+def _writable_label(label: str) -> bool:
+    return _LABEL.fullmatch(label) is not None
+
+
+FORMAT = Format(
+    name="ontonotes",
+    summary="OntoNotes in CoNLL-2012's columns (*_gold_conll), named entities in brackets",
+    recognises=recognises,
+    read=read,
+    write=write,
+    holds=Holds(crossing=False, word=_writable, label=_writable_label),
+    extensions=(".v4_gold_conll", ".gold_conll"),
+)

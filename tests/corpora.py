@@ -1,0 +1,31 @@
+"""Corpora that tests write, and what must happen when one is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from diffusionner.errors import DataError
+from diffusionner.formats import read, unchecked
+
+
+def put(folder: Path, files: Mapping[str, str | bytes]) -> Path:
+    """Write files into a folder, which is returned."""
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return folder
+
+
+def refuses(path: Path, format: str | None, place: str, message: str) -> None:
+    """Strict reading raises one error, checking collects it, and both say where it is."""
+    with pytest.raises(DataError) as caught:
+        read(path, format)
+    assert str(caught.value).startswith(f"{place}: ")
+    assert message in str(caught.value)
+    refused: list[DataError] = []
+    list(unchecked(path, format, refused))
+    assert str(caught.value) in map(str, refused)

@@ -1,0 +1,411 @@
+"""What is found in a corpus, and what of it settings can reach; every number worked out by hand."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from itertools import combinations, permutations
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diffusionner.batching import EncodedCorpus
+from diffusionner.corpus import Irregular, Sentence, Span
+from diffusionner.data.checks import CheckedFile, Checker
+from diffusionner.data.findings import KINDS, Findings, Severity
+from diffusionner.data.reach import REASONS, Reach, Room, Window, find_tokenizer
+from diffusionner.errors import DataError
+from diffusionner.fingerprint import fingerprint
+from diffusionner.inference.decoding import Found, deduplicate, resolve_overlaps
+from diffusionner.settings import EncoderSettings, InferenceSettings, Settings
+
+
+def line(words: str, *entities: tuple, **more: object) -> dict:
+    spans = [{"start": start, "end": end, "label": label} for start, end, label in entities]
+    return {"tokens": words.split(" "), "entities": spans, **more}
+
+
+@pytest.fixture
+def make(tmp_path: Path):
+    def write(name: str, *records: dict | str) -> Path:
+        path = tmp_path / name
+        text = (r if isinstance(r, str) else json.dumps(r, ensure_ascii=False) for r in records)
+        path.write_text("\n".join(text) + "\n", encoding="utf-8")
+        return path
+
+    return write
+
+
+class Checked:
+    def __init__(self, findings: Findings, files: list[CheckedFile]) -> None:
+        self.findings, self.files = findings, files
+
+    @property
+    def places(self) -> dict[str, list[str]]:
+        """Kind: "file:line" of each finding, without the folder."""
+        return {
+            kind: [Path(f.where).name for f in self.findings.kept[kind]]
+            for kind in self.findings.kinds()
+        }
+
+    def messages(self, kind: str) -> list[str]:
+        return [finding.message for finding in self.findings.kept[kind]]
+
+
+def check(*paths: Path, overrides=(), rare=0, train=(), against=(), learn=False, tokenizer=None):
+    chosen = Settings().override(list(overrides))
+    findings = Findings()
+    several = len(paths) + len(train) + len(against) > 1
+    checker = Checker(chosen, Room(chosen.encoder, tokenizer), findings, several, rare)
+    for path in train:
+        checker.compare_with(path, None, train=True)
+    for path in against:
+        checker.compare_with(path, None, train=False)
+    files = [checker.check(path, None, learn and path == paths[0]) for path in paths]
+    checker.finish()
+    return Checked(findings, files)
+
+
+# --- Each kind of finding ---------------------------------------------------------------------
+
+
+def test_a_clean_corpus(make):
+    path = make("a.jsonl", line("Rome fell", (0, 1, "LOC")), line("So did Troy", (2, 3, "LOC")))
+    checked = check(path)
+    assert checked.places == {}
+    (file,) = checked.files
+    assert str(file.fingerprint).startswith("2 sentences, 2 entities, ")
+    assert (file.reach.gold, file.reach.found, file.reach.ceiling) == (2, 2, 1.0)
+
+
+def test_unreadable_records_and_what_stands_between(make):
+    path = make(
+        "a.jsonl",
+        line("Rome fell", (0, 1, "LOC")),
+        "{broken",
+        {"tokens": []},
+        line("Troy", (0, 1, "LOC"), (0, "x", "LOC")),
+        line("Troy", (0, 1, "LOC")),
+    )
+    checked = check(path)
+    assert checked.places == {"unreadable": ["a.jsonl:2", "a.jsonl:3", "a.jsonl:4"]}
+    assert checked.messages("unreadable")[0].startswith("not valid JSON")
+    assert checked.files[0].reach.gold == 2
+    assert checked.files[0].fingerprint is None
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "holds no sentences"),
+        ("neither one nor the other", "not a file of a known format"),
+        ('[{"tokens": ["a"]}, ', "cut short"),
+    ],
+)
+def test_files_that_are_no_corpora(tmp_path, content, message):
+    path = tmp_path / "a: b.txt"  # what a place ends with is in its name too
+    path.write_text(content)
+    checked = check(path)
+    assert [place.split(":1")[0] for place in checked.places["unreadable"]] == ["a: b.txt"]
+    assert message in checked.messages("unreadable")[0]
+
+
+def test_file_that_is_not_there(tmp_path):
+    checked = check(tmp_path / "gone.jsonl")
+    assert checked.places == {"unreadable": ["gone.jsonl"]}
+    assert checked.messages("unreadable") == ["no such file; check the path"]
+
+
+CASES = {
+    "out-of-range": [(0, 3, "A"), (-1, 1, "A"), (5, 9, "A")],
+    "empty": [(1, 1, "A"), (1, 0, "A"), (9, 9, "A")],
+    "duplicate": [(0, 1, "A"), (0, 1, "A"), (0, 1, "A")],
+    "two-labels": [(0, 2, "A"), (0, 2, "B"), (0, 2, "C")],
+}
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_entities(make, kind):
+    path = make("a.jsonl", line("fine here"), line("no good", *CASES[kind]))
+    times = 3 if kind in ("out-of-range", "empty") else 1
+    assert check(path).places == {kind: ["a.jsonl:2"] * times}
+
+
+def test_crossing(make):
+    path = make(
+        "a.jsonl",
+        line("a b c d e", (0, 3, "A"), (1, 2, "A"), (3, 5, "A"), (0, 5, "A")),
+        line("a b c d e", (0, 3, "A"), (1, 4, "B"), (2, 5, "A")),
+    )
+    checked = check(path)
+    assert checked.places == {"crossing": ["a.jsonl:2"] * 2}
+    assert checked.messages("crossing")[0] == "A 'a b c' [0, 3) and B 'b c d' [1, 4) cross"
+
+
+def test_irregular(make):
+    parts = [
+        {"parts": [[0, 1], [4, 5]], "label": "A"},
+        {"parts": [[0, 4]], "label": "B"},
+    ]
+    checked = check(make("a.jsonl", line("a b cde", irregular=parts)))
+    assert checked.places == {"misaligned": ["a.jsonl:1"], "discontinuous": ["a.jsonl:1"]}
+    assert checked.messages("misaligned")[0].startswith("annotation B at characters 0-4 begins")
+    assert "0-1 and 4-5 is in 2 parts" in checked.messages("discontinuous")[0]
+    assert checked.files[0].reach.lost["irregular"] == checked.files[0].reach.gold == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [("Inc . !", 1), ("( Ada )", 1), ("。 a b", 1), ("$ 5 US$", 0), ("a \u00a0 b", 0), ("\u3000 a b", 1)],
+)  # fmt: skip
+def test_punctuation(make, words, found):
+    checked = check(make("a.jsonl", line(words, (0, 3, "A"))))
+    assert checked.places == ({"punctuation": ["a.jsonl:1"]} if found else {})
+
+
+def test_labels_that_are_rare_or_differ_by_case(make):
+    one = make("a.jsonl", line("a b c", (0, 1, "ORG"), (1, 2, "Org"), (2, 3, "RARE")))
+    two = make("b.jsonl", line("d e f", (0, 1, "ORG"), (1, 2, "ORG"), (2, 3, "org")))
+    checked = check(one, two, rare=2)
+    assert checked.places == {
+        "label-case": ["a.jsonl:1", "b.jsonl:1"],
+        "rare-label": ["a.jsonl:1", "a.jsonl:1", "b.jsonl:1"],
+    }
+    assert "Org (1 times) differs only by case from ORG (3 times" in checked.messages("label-case")[0]
+    assert checked.messages("rare-label")[1] == "label RARE occurs once, first here"
+
+
+def test_scattered_documents(make):
+    path = make("a.jsonl", *(line(f"w{i}", doc=doc) for i, doc in enumerate("aabba")), line("x"))
+    checked = check(path)
+    assert checked.places == {"scattered": ["a.jsonl:5"]}
+
+
+def test_leakage(make):
+    train = make("train.jsonl", line("A b", (0, 1, "X")), line("A b"), line("Yes ."))
+    test = make("test.jsonl", line("A b c"), line("A b", (0, 1, "X")), line("Yes ."))
+    for options in ({"train": [train]}, {"against": [train]}):
+        checked = check(test, **options)
+        assert checked.places == {"leakage": ["test.jsonl:2"], "repeated": ["test.jsonl:3"]}
+        assert checked.messages("leakage") == [f"'A b' stands at {train}:1 too"]
+    assert check(train, test).places == check(test, train=[train]).places
+    assert check(train).places == {}  # within a file, it is not leakage
+    assert check(test, against=[test]).findings.counts == {"leakage": 1, "repeated": 2}
+
+
+def test_labels_unknown_to_the_training_corpus(make):
+    train = make("train.jsonl", line("a", (0, 1, "X")))
+    other = make("other.jsonl", line("b", (0, 1, "Z")))
+    dev = make("dev.jsonl", line("c", (0, 1, "X")), line("d e", (0, 1, "Y"), (1, 2, "Y")))
+    assert check(dev, train=[train]).places == {"unknown-label": ["dev.jsonl:2"] * 2}
+    assert check(train, dev, learn=True).places == {"unknown-label": ["dev.jsonl:2"] * 2}
+    assert check(dev, train=[train], against=[other]).findings.counts["unknown-label"] == 2
+    assert check(other, train=[train, other]).findings.counts["unknown-label"] == 0
+    assert check(dev, against=[train]).places == {}
+    with pytest.raises(DataError, match=r"broken\.jsonl:1"):
+        check(dev, train=[make("broken.jsonl", "{")])
+
+
+def test_training_corpus_without_entities(make):
+    checked = check(make("a.jsonl", line("a b")), learn=True)
+    assert checked.places == {"nothing-to-learn": ["a.jsonl"]}
+    assert checked.files[0].fingerprint is None
+
+
+def test_only_the_first_places_are_kept():
+    findings = Findings(keep=2)
+    for number in range(5):
+        findings.add("empty", f"a:{number}", "odd \x1b[31m\nword")
+    assert [f.where for f in findings.kept["empty"]] == ["a:0", "a:1"]
+    assert findings.counts["empty"] == findings.count(Severity.ERROR) == 5
+    assert str(findings.kept["empty"][0]) == "a:0: error: odd \\x1b[31m\\nword"  # harmless
+
+
+def test_kinds_are_sorted_by_severity():
+    severities = [severity for severity, _ in KINDS.values()]
+    assert severities == sorted(severities, reverse=True)
+
+
+# --- Windows ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tokenizer(encoder_folder):
+    """128 positions, a subword a character."""
+    tokenizer = find_tokenizer(str(encoder_folder))
+    assert tokenizer is not None
+    return tokenizer
+
+
+def test_tokenizer_that_is_not_here():
+    assert find_tokenizer("nobody/has-this") is None
+
+
+def test_room_is_what_settings_and_encoder_allow(tokenizer):
+    assert Room(EncoderSettings(max_subwords=512), tokenizer).size == 126
+    assert Room(EncoderSettings(max_subwords=64), tokenizer).size == 62
+    assert Room(EncoderSettings(max_subwords=64), None).size == 62
+
+
+def test_windows_are_those_of_the_model(tokenizer):
+    chosen = EncoderSettings(max_subwords=20, context=3)
+    sentences = [
+        Sentence([f"{'w' * (1 + i * j % 7)}" for i in range(j)], doc="d") for j in range(1, 30)
+    ]
+    sentences.append(Sentence(["x" * 40, "y"]))
+    windows = EncodedCorpus(sentences, tokenizer, chosen).windows
+    expected = list(
+        zip(
+            windows.sentence,
+            windows.offset,
+            windows.offset + windows.words,
+            windows.owned_start,
+            windows.owned_end,
+            strict=True,
+        )
+    )
+    cut = list(Room(chosen, tokenizer).cut(sentences))
+    assert [(i, *window) for i, (_, _, its) in enumerate(cut) for window in its] == expected
+    assert [length for _, length, _ in cut] == [sum(map(len, s.words)) for s in sentences]
+
+
+def test_surely_fits_is_never_wrong(tokenizer):
+    room = Room(EncoderSettings(max_subwords=20), tokenizer)
+    for words in (["a"] * 9, ["abcdefgh", "abcdefgh"]):
+        assert room.surely_fits(words)
+        ((_, length, windows),) = room.cut([Sentence(words)])
+        assert length <= room.size and len(windows) == 1
+    assert not room.surely_fits(["a"] * 10)  # 10 subwords, or 20 with a mark before each
+    assert not room.surely_fits(["é"])
+    by_words = Room(EncoderSettings(max_subwords=20), None)
+    assert by_words.surely_fits(["é" * 100] * 18) and not by_words.surely_fits(["a"] * 19)
+
+
+@pytest.mark.parametrize("by_words", [True, False])
+def test_long_sentences_and_entities(make, tokenizer, by_words):
+    """18 subwords: windows of words 0-18, 9-27, 18-36, ... ; 300 sentences: several batches."""
+    long = " ".join("abcdefghij" * 4)
+    path = make(
+        "a.jsonl",
+        *[line(f"short {i}") for i in range(299)],
+        line(long, (0, 18, "A"), (0, 19, "B"), (9, 27, "C"), (5, 21, "D"), (39, 40, "E")),
+    )
+    checked = check(
+        path,
+        overrides=["encoder.max_subwords=20", "inference.overlap=all"],
+        tokenizer=None if by_words else tokenizer,
+    )
+    # The middle of B is the first window's, that of D the second's: B ends and D begins outside.
+    assert checked.places == {
+        "long-sentence": ["a.jsonl:300"],
+        "cut-entity": ["a.jsonl:300"] * 2,
+    }
+    unit = "words" if by_words else "subwords"
+    assert checked.messages("long-sentence") == [
+        f"40 {unit}, where the encoder has room for 18: it is read in 4 overlapping windows"
+    ]
+    assert [m.split(" of ")[-1].split()[0] for m in checked.messages("cut-entity")] == ["B", "D"]
+    reach = checked.files[0].reach
+    assert (reach.gold, reach.lost["window"], reach.found) == (5, 2, 3)
+
+
+# --- Reach ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("overlap", "spans", "lost"),
+    [
+        ("all", 9, {"label": 1}),
+        ("nested", 9, {"label": 1, "overlap": 1}),  # 1-3
+        ("flat", 9, {"label": 1, "overlap": 2}),  # 0-4 and 1-3
+        ("all", 3, {"label": 1, "spans": 2}),
+        ("flat", 1, {"label": 1, "overlap": 2, "spans": 2}),
+    ],
+)
+def test_reach_by_hand(overlap, spans, lost):
+    sentence = Sentence("a b c d e f".split(), irregular=[Irregular(((0, 1), (4, 5)), "Z")])
+    entities = [Span(0, 2, "B")]
+    entities += [Span(start, end, "A") for start, end in [(0, 4), (0, 2), (1, 3), (2, 4), (5, 6)]]
+    reach = Reach()
+    chosen = InferenceSettings(overlap=overlap, spans=spans)
+    assert reach.add(sentence, entities, [Window(0, 6, 0, 6)], chosen) == []
+    expected = Counter(lost) + Counter(irregular=1)
+    assert +reach.lost == expected
+    assert reach.gold == 7
+    assert reach.found == 7 - expected.total()
+    recall = reach.found / 7
+    assert reach.ceiling == pytest.approx(2 * recall / (1 + recall))
+    assert list(reach.to_dict()["lost"]) == list(REASONS)
+
+
+def test_reach_of_no_entities():
+    assert Reach().ceiling is None
+
+
+spans = st.tuples(st.integers(0, 5), st.integers(1, 4), st.sampled_from("AB")).map(
+    lambda s: Span(s[0], s[0] + s[1], s[2])
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sets(spans, max_size=5), st.sampled_from(["all", "nested", "flat"]))
+def test_reach_is_what_decoding_can_keep(entities, policy):
+    """However the gold entities are ranked, decoding keeps no more, and for some ranking as many."""
+    reach = Reach()
+    chosen = InferenceSettings(overlap=policy)
+    reach.add(Sentence(["w"] * 10), entities, [Window(0, 10, 0, 10)], chosen)
+    different = {span[:2] for span in entities}  # as deduplication leaves them
+    most = 0
+    for ranking in permutations(different):
+        found = [Found(s, e - 1, 0, 3 - i / 100) for i, (s, e) in enumerate(ranking)]
+        most = max(most, len(resolve_overlaps(found, policy)))
+    assert reach.found == most
+
+
+def test_crowded_windows(make):
+    entities = [(i, j, "A") for i, j in combinations(range(5), 2)]  # 10 spans
+    path = make("a.jsonl", line("a b c d", *entities, (0, 1, "B")))
+    overrides = ["inference.overlap=all", "inference.spans=7", "diffusion.spans=10"]
+    checked = check(path, overrides=overrides)
+    assert checked.messages("crowded") == [
+        "11 entities, but diffusion.spans=10: training sees a random choice of them at a time",
+        "10 entities, but inference.spans=7: more cannot be found",
+    ]
+    assert +checked.files[0].reach.lost == {"label": 1, "spans": 3}
+
+
+def test_each_window_has_its_own_spans(tokenizer):
+    """A long sentence with an entity on each word: every window gives `inference.spans`."""
+    chosen = EncoderSettings(max_subwords=20)
+    sentence = Sentence(["w"] * 40)
+    entities = [Span(i, i + 1, "A") for i in range(40)]
+    ((_, _, windows),) = Room(chosen, tokenizer).cut([sentence])
+    reach = Reach()
+    assert reach.add(sentence, entities, windows, InferenceSettings(spans=5)) == []
+    assert reach.found == 5 * len(windows)
+
+
+def test_owning_is_as_in_decoding(tokenizer):
+    """A span counts as reachable if decoding would give it out of some window, and only then."""
+    import numpy as np
+
+    chosen = EncoderSettings(max_subwords=20)
+    sentence = Sentence(["w"] * 31)
+    corpus = EncodedCorpus([sentence], tokenizer, chosen)
+    ((_, _, windows),) = Room(chosen, tokenizer).cut([sentence])
+    for start, end in combinations(range(32), 2):
+        table = np.full((len(windows), 1, 5), -1.0)
+        for row, window in enumerate(windows):
+            if window.start <= start and end <= window.end:
+                table[row, 0] = start - window.start, end - 1 - window.start, 0, 3, 1
+        given_out = deduplicate(table, corpus.windows, np.arange(len(windows)))
+        assert len(given_out) <= 1
+        assert any(w.holds(Span(start, end, "A")) for w in windows) == bool(given_out)
+
+
+def test_fingerprint_is_that_of_the_corpus(make):
+    path = make("a.jsonl", line("a b", (0, 1, "X"), (0, 1, "X")))
+    (file,) = check(path).files
+    assert file.fingerprint == fingerprint([Sentence(["a", "b"], [Span(0, 1, "X")])])
