@@ -85,7 +85,12 @@ def project(encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     (folder / "train.jsonl").write_text("\n".join(lines[:16]) + "\n", encoding="utf-8")
     (folder / "dev.jsonl").write_text("\n".join(lines[8:16]) + "\n", encoding="utf-8")
     config = {
-        "data": {"train": "train.jsonl", "dev": "dev.jsonl", "test": "dev.jsonl"},
+        "data": {
+            "train": "train.jsonl",
+            "dev": "dev.jsonl",
+            "test": "dev.jsonl",
+            "choose_on_test": True,
+        },
         "encoder": {"name": str(encoder_folder), "lstm_layers": 1, "context": 1},
         "diffusion": {"spans": 12, "timesteps": 100},
         "decoder": {"heads": 4, "feedforward": 32},
@@ -151,7 +156,8 @@ def test_end_to_end(project, model):
     assert written["inference"] == ner.settings.to_dict()["inference"]
     assert (written["model"], written["data"]["file"]) == ("runs/a", "dev.jsonl")
     tested = json.loads((model / "test.json").read_text())
-    assert tested == report
+    assert {key: tested[key] for key in report} == report
+    assert tested["data"].items() <= written["data"].items()
     assert f"{100 * report['micro']['f1']:.2f}" in result.out
 
 

@@ -158,8 +158,15 @@ def test_irregular(make):
 
 @pytest.mark.parametrize(
     ("words", "found"),
-    [("Inc . !", 1), ("( Ada )", 1), ("。 a b", 1), ("$ 5 US$", 0), ("a \u00a0 b", 0), ("\u3000 a b", 1)],
-)  # fmt: skip
+    [
+        ("Inc . !", 1),
+        ("( Ada )", 1),
+        ("。 a b", 1),
+        ("$ 5 US$", 0),
+        ("a ! b", 0),
+        ("\u3000 a b", 1),
+    ],
+)
 def test_punctuation(make, words, found):
     checked = check(make("a.jsonl", line(words, (0, 3, "A"))))
     assert checked.places == ({"punctuation": ["a.jsonl:1"]} if found else {})
@@ -173,7 +180,9 @@ def test_labels_that_are_rare_or_differ_by_case(make):
         "label-case": ["a.jsonl:1", "b.jsonl:1"],
         "rare-label": ["a.jsonl:1", "a.jsonl:1", "b.jsonl:1"],
     }
-    assert "Org (1 times) differs only by case from ORG (3 times" in checked.messages("label-case")[0]
+    assert (
+        "Org (1 times) differs only by case from ORG (3 times" in checked.messages("label-case")[0]
+    )
     assert checked.messages("rare-label")[1] == "label RARE occurs once, first here"
 
 
@@ -205,7 +214,7 @@ def test_labels_unknown_to_the_training_corpus(make):
     assert check(other, train=[train, other]).findings.counts["unknown-label"] == 0
     assert check(dev, against=[train]).places == {}
     with pytest.raises(DataError, match=r"broken\.jsonl:1"):
-        check(dev, train=[make("broken.jsonl", "{")])
+        check(dev, train=[make("broken.jsonl", '{"tokens": 3}')])
 
 
 def test_training_corpus_without_entities(make):
@@ -299,6 +308,7 @@ def test_long_sentences_and_entities(make, tokenizer, by_words):
     )
     # The middle of B is the first window's, that of D the second's: B ends and D begins outside.
     assert checked.places == {
+        "crossing": ["a.jsonl:300"] * 2,
         "long-sentence": ["a.jsonl:300"],
         "cut-entity": ["a.jsonl:300"] * 2,
     }
@@ -352,7 +362,7 @@ spans = st.tuples(st.integers(0, 5), st.integers(1, 4), st.sampled_from("AB")).m
 @settings(max_examples=60, deadline=None)
 @given(st.sets(spans, max_size=5), st.sampled_from(["all", "nested", "flat"]))
 def test_reach_is_what_decoding_can_keep(entities, policy):
-    """However the gold entities are ranked, decoding keeps no more, and for some ranking as many."""
+    """However gold entities are ranked, decoding keeps no more, and for some ranking as many."""
     reach = Reach()
     chosen = InferenceSettings(overlap=policy)
     reach.add(Sentence(["w"] * 10), entities, [Window(0, 10, 0, 10)], chosen)
@@ -370,8 +380,9 @@ def test_crowded_windows(make):
     overrides = ["inference.overlap=all", "inference.spans=7", "diffusion.spans=10"]
     checked = check(path, overrides=overrides)
     assert checked.messages("crowded") == [
-        "11 entities, but diffusion.spans=10: training sees a random choice of them at a time",
-        "10 entities, but inference.spans=7: more cannot be found",
+        "11 entities in a window, but diffusion.spans=10: training sees a random choice of them "
+        "at a time",
+        "10 spans in a window, but inference.spans=7: more cannot be found",
     ]
     assert +checked.files[0].reach.lost == {"label": 1, "spans": 3}
 

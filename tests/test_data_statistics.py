@@ -67,9 +67,13 @@ def test_largest_subsets_against_brute_force(entities):
 
 
 def test_many_entities_take_no_time():
+    """0-3 with 1-3 inside, 2-5 with 3-5 inside, ...: those of three words cross in a chain."""
     many = {Span(i, i + 3 - i % 2, "A") for i in range(20_000)}
     assert len(nested(many)) == 20_000
     assert len(depths(many)) == 20_000
+    assert len(list(crossing(many))) == 9_999
+    assert most_without_crossing({span[:2] for span in many}) == 10_001  # 0-3, those of two words
+    assert most_disjoint({span[:2] for span in many}) == 10_000
 
 
 CORPUS = [

@@ -228,7 +228,7 @@ def test_errors_by_hand():
 
 def test_a_better_overlap_is_the_partner():
     gold = [Mention(((0, 10),), "A", 10)]
-    near, far = Mention(((0, 9),), "A", 9), Mention(((9, 30),), "A", 21)
+    near, far = Mention(((1, 10),), "A", 9), Mention(((0, 1),), "A", 1)
     found = {(j.kind, j.predicted) for j in judge(gold, [far, near])}
     assert found == {(Kind.BOUNDARY, near), (Kind.SPURIOUS, far)}
 

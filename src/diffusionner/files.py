@@ -16,7 +16,7 @@ def write_together(writers: Mapping[Path, Callable[[Path], None]]) -> None:
     A full disk leaves every previous file as it was, and so does a kill, but for the instant of the
     moves. Temporary files have fixed names: what a kill leaves behind is overwritten next time.
     """
-    temporary = {path: path.with_name(f".{path.name}.partial") for path in writers}
+    temporary = {path: _beside(path) for path in writers}
     path = next(iter(writers))
     try:
         for path in writers:
@@ -47,7 +47,7 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
 
 def write_folders(writers: Mapping[Path, Callable[[Path], None]]) -> None:
     """Let each writer fill a new folder; they appear under their names when all are whole."""
-    temporary = {path: path.with_name(f".{path.name}.partial") for path in writers}
+    temporary = {path: _beside(path) for path in writers}
     path = next(iter(writers))
     try:
         for path in writers:
@@ -78,6 +78,12 @@ def bytes_writer(content: bytes) -> Callable[[Path], None]:
 
 def write_bytes(path: Path, content: bytes) -> None:
     write_together({path: bytes_writer(content)})
+
+
+def _beside(path: Path) -> Path:
+    if not path.name:  # "." or "/"
+        raise WriteError(f"{path} is a folder that is there; choose another name")
+    return path.with_name(f".{path.name}.partial")
 
 
 def _remove(path: Path) -> None:

@@ -28,11 +28,8 @@ Resamples = Annotated[
 
 
 def score(
-    gold: Annotated[Path, typer.Argument(help="Gold corpus.", show_default=False)],
-    predicted: Annotated[
-        Path,
-        typer.Argument(metavar="PRED", help="Predictions for the same text.", show_default=False),
-    ],
+    gold: Annotated[Path, typer.Argument(metavar="GOLD", help="Gold corpus.")],
+    predicted: Annotated[Path, typer.Argument(metavar="PRED", help="The same with predictions.")],
     other: Annotated[
         Path | None, typer.Option(help="A second prediction to test the first against.")
     ] = None,

@@ -230,15 +230,19 @@ class Checker:
             inside = [span for span in sentence.entities if window.holds(span)]
             if len(inside) > training:
                 self._add(
-                    "crowded", sentence, f"{len(inside)} entities, but diffusion.spans={training}: "
+                    "crowded",
+                    sentence,
+                    f"{len(inside)} entities in a window, but diffusion.spans={training}: "
                     "training sees a random choice of them at a time",
-                )  # fmt: skip
+                )
             different = len({span[:2] for span in inside})
             if different > inference:
                 self._add(
-                    "crowded", sentence, f"{different} entities, but inference.spans={inference}: "
+                    "crowded",
+                    sentence,
+                    f"{different} spans in a window, but inference.spans={inference}: "
                     "more cannot be found",
-                )  # fmt: skip
+                )
 
     def _compare(self, sentence: Sentence) -> None:
         others = self._remember(sentence)

@@ -70,12 +70,14 @@ def most_without_crossing(spans: Collection[Bounds]) -> int:
         return len(spans)
     # A set without crossing is a forest. The best tree under a span is itself and the best row of
     # trees inside it, so smaller spans come first.
+    by_start = sorted(spans)
+    starts = [start for start, _ in by_start]
     trees: dict[Bounds, int] = {}
     for span in sorted(spans, key=lambda bounds: bounds[1] - bounds[0]):
-        start, end = span
-        inner = [other for other in trees if start <= other[0] and other[1] <= end]
+        near = by_start[bisect_left(starts, span[0]) : bisect_left(starts, span[1])]
+        inner = [other for other in near if other[1] <= span[1] and other != span]
         trees[span] = 1 + _best_row(inner, trees)
-    return _best_row(list(trees), trees)
+    return _best_row(by_start, trees)
 
 
 def _best_row(spans: Sequence[Bounds], weights: dict[Bounds, int]) -> int:

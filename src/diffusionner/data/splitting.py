@@ -143,7 +143,6 @@ def split(
     parts: Mapping[Part, Path],
     seed: int,
     format: str,
-    lossy: bool = False,
 ) -> dict[Part, Statistics]:
     """Write each part to its file, all or none; what they hold.
 
@@ -162,6 +161,5 @@ def split(
     formats.write_parts(
         {path: passing(i, found[part]) for i, (part, path) in enumerate(parts.items())},
         format,
-        lossy,
     )
     return found

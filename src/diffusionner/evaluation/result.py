@@ -67,11 +67,12 @@ class Evaluation:
         """Print all tables."""
         for grid in self.grids:
             table = grid.to_rich()
-            if Measurement.get(console, console.options, table).minimum > console.width:
+            unlimited = console.options.update(max_width=10**6)
+            if grid.wide and Measurement.get(console, unlimited, table).maximum > console.width:
                 console.print(Text(f"{grid.title}: too wide for here; see --json or --html"))
-                continue
-            console.print(table)
-        console.print(Text(self.caption))
+            else:
+                console.print(table)
+        console.print(Text(self.caption), soft_wrap=True)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""

@@ -41,6 +41,7 @@ class Grid:
     sections: list[list[list[str]]]
     note: str = ""
     prose: bool = False  # the last column is text
+    wide: bool = False  # a column a type: of no use when squeezed
 
     def to_rich(self) -> Table:
         from rich.table import Table
@@ -144,6 +145,7 @@ def confusion(report: Report) -> Grid:
         ["gold ↓ predicted →", *(name or "none" for name in names)],
         [rows[:-1], rows[-1:]],
         note="none: the other side has no entity with these boundaries",
+        wide=True,
     )
 
 

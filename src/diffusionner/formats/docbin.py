@@ -8,7 +8,7 @@ spaces between its tokens, all tokens are words and there is no text.
 
 A document is written as one Doc, and so is a sentence that belongs to none: all entities in
 `doc.spans["sc"]`, the outermost in `doc.ents` too, the document's name in `doc.user_data["doc"]`.
-A DocBin is in memory as a whole, some 50 bytes a word; Docs and sentences pass one by one.
+A DocBin is in memory as a whole, at most some 200 bytes a word; all else passes one by one.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ _GROUP = "sc"  # spaCy's own default
 # In user_data: the tokens that are no words, where white space does not tell them.
 _GAPS = "diffusionner:gaps"
 _ATTRIBUTES = ("ENT_IOB", "ENT_TYPE", "SENT_START")
+_CHUNK = 2**20
 _PIECE = regex.compile(r"\s+|\S+")
 
 
@@ -94,13 +95,11 @@ def _docs(path: Path) -> Iterator[tuple[str, Doc]]:
         from spacy.vocab import Vocab
     except ImportError as error:
         raise missing_extra("spacy", "spacy", FORMAT.name) from error
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise unreadable(path, error) from error
     # spaCy trusts its files: a damaged one can raise anything.
     try:
-        docs = DocBin().from_bytes(content).get_docs(Vocab())
+        docs = DocBin().from_bytes(_content(path)).get_docs(Vocab())
+    except OSError as error:
+        raise unreadable(path, error) from error
     except Exception as error:
         raise DataError(
             f"{path}: no whole DocBin ({_reason(error)}); write it again, with spaCy's "
@@ -119,6 +118,19 @@ def _docs(path: Path) -> Iterator[tuple[str, Doc]]:
         if doc is None:
             return
         yield where, doc
+
+
+def _content(path: Path) -> bytes:
+    """The bytes of a file, as long as they can be unpacked: not all of some huge other file."""
+    unpacked = zlib.decompressobj()
+    chunks: list[bytes] = []
+    with path.open("rb") as file:
+        while not unpacked.eof and (chunk := file.read(_CHUNK)):
+            chunks.append(chunk)
+            while chunk:
+                unpacked.decompress(chunk, _CHUNK)
+                chunk = unpacked.unconsumed_tail
+    return b"".join(chunks)
 
 
 def _sentences(doc: Doc, where: str, options: DocBinOptions) -> list[Sentence]:
@@ -327,8 +339,8 @@ def _to_doc(sentences: Sequence[Sentence], vocab: Vocab) -> Doc:
 
 def _tokenise(sentences: Sequence[Sentence]) -> _Tokens:
     tokens = _Tokens()
-    text = sentences[0].text
-    if text is None or any(_out_of_order(sentence) for sentence in sentences):
+    text = sentences[0].text or ""
+    if any(_out_of_order(sentence) for sentence in sentences):
         for sentence in sentences:
             begin = len(tokens.texts)
             tokens.texts += sentence.words
@@ -348,9 +360,12 @@ def _tokenise(sentences: Sequence[Sentence]) -> _Tokens:
 
 def _out_of_order(sentence: Sentence) -> bool:
     """Whether the words are not, one after the other, pieces of the text: no tokens of a Doc."""
+    text, offsets = sentence.text, sentence.offsets
+    if text is None or offsets is None:
+        return True
     end = 0
-    for word, (start, word_end) in zip(sentence.words, sentence.offsets or (), strict=True):
-        if start < end or (sentence.text or "")[start:word_end] != word:
+    for word, (start, word_end) in zip(sentence.words, offsets, strict=True):
+        if start < end or text[start:word_end] != word:
             return True
         end = word_end
     return False

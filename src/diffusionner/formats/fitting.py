@@ -29,7 +29,7 @@ def fit(sentence: Sentence, format: Format, lossy: bool) -> Sentence:
         irregular = [a for a in irregular if _holds_irregular(sentence, a, holds)]
     if len(entities) > 1 and not (holds.nested and holds.crossing and holds.same_span):
         kept: list[Span] = []
-        for span in sorted(entities, key=lambda e: (e.start - e.end, e.start)):
+        for span in sorted(dict.fromkeys(entities), key=lambda e: (e.start - e.end, e.start)):
             clash = next((k for k in kept if not _stands(span, k, format)), None)
             if clash is None:
                 kept.append(span)
@@ -45,12 +45,12 @@ def fit(sentence: Sentence, format: Format, lossy: bool) -> Sentence:
     if holds.word is not any_word:
         bad = next((word for word in sentence.words if not holds.word(word)), None)
         if bad is not None:
-            raise _cannot(sentence, format, f"there is a word {bad!r}")
+            raise _cannot(sentence, format, f"there is a word {bad!r}", "")
     if holds.label is not any_word:
         labels = [span.label for span in entities] + [a.label for a in irregular]
         bad = next((label for label in labels if not holds.label(label)), None)
         if bad is not None:
-            raise _cannot(sentence, format, f"there is a label {bad!r}")
+            raise _cannot(sentence, format, f"there is a label {bad!r}", "")
     if entities is sentence.entities and irregular is sentence.irregular:
         return sentence
     return replace(sentence, entities=entities, irregular=irregular)
@@ -75,8 +75,10 @@ def _stands(one: Span, other: Span, format: Format) -> bool:
     return format.holds.nested if inside or around else format.holds.crossing
 
 
-def _cannot(sentence: Sentence, format: Format, what: str) -> DataError:
+def _cannot(
+    sentence: Sentence, format: Format, what: str, otherwise: str = ", or leave it out with --lossy"
+) -> DataError:
     return DataError(
         f"{sentence.where or 'sentence'}: {what}, which format {format.name} cannot hold; "
-        "write jsonl, which holds everything, or leave such things out with --lossy"
+        f"write jsonl, which holds everything{otherwise}"
     )

@@ -88,7 +88,7 @@ def _json(source: Source, path: Path) -> dict[str, Any]:
 
 def _open(path: Path, features: Any, pyarrow: Any) -> Table:
     try:
-        content = pyarrow.memory_map(str(path))
+        content = pyarrow.OSFile(str(path))
     except OSError as error:
         raise unreadable(path, error) from error
     try:

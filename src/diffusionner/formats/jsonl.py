@@ -134,9 +134,7 @@ def _pairs(value: Any, where: str) -> list[tuple[int, int]]:
     return [(start, end) for start, end in value]
 
 
-def convert(
-    record: Any, where: str, options: TextOptions
-) -> Iterable[tuple[int | None, Sentence]]:
+def convert(record: Any, where: str, options: TextOptions) -> Iterable[tuple[int | None, Sentence]]:
     """Sentences, with where their piece of the text begins if it is one."""
     if isinstance(record, dict) and "text" in record and "tokens" not in record:
         return [(None, s) for s in to_sentences(_document(record, where), options)]

@@ -90,14 +90,7 @@ def _values(source: Source, path: Path) -> Iterator[tuple[str, Any]]:
             if text.peek():
                 raise DataError(f"{text.where()}: more text after the end of the array; remove it")
             return
-        if not mark:
-            if array:
-                raise DataError(
-                    f"{text.where()}: the file ends inside its JSON array, after {count} records; "
-                    "it is cut short"
-                )
-            return
-        if array and count:
+        if array and count and mark:
             if mark != ",":
                 raise DataError(
                     f"{text.where()}: not valid JSON (expected ',' or ']' after record {count}); "
@@ -105,6 +98,14 @@ def _values(source: Source, path: Path) -> Iterator[tuple[str, Any]]:
                 )
             text.at += 1
             text.skip_space()
+            mark = text.peek()
+        if not mark:
+            if array:
+                raise DataError(
+                    f"{text.where()}: the file ends inside its JSON array, after {count} records; "
+                    "it is cut short"
+                )
+            return
         where = text.where()
         value, raw = text.value(where)
         count += 1
@@ -138,7 +139,7 @@ class _Text:
                     whole, rest = content[:cut], content[cut:]
                     yield self._decode(whole, line, first)
                     line += whole.count(b"\n")
-                    first = False
+                    first = first and not whole
                 yield self._decode(rest, line, first)
         except OSError as error:
             raise unreadable(self.path, error) from error

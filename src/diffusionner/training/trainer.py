@@ -24,7 +24,7 @@ from diffusionner.batching import Batch, EncodedCorpus
 from diffusionner.corpus import Sentence
 from diffusionner.diffusion import mix_keys
 from diffusionner.errors import CheckpointError, TrainingDiverged, WriteError
-from diffusionner.evaluation.scorer import Report, score
+from diffusionner.evaluation.scorer import Report, compare, pair_up
 from diffusionner.files import write_bytes
 from diffusionner.fingerprint import fingerprint
 from diffusionner.inference.decoding import Found, to_spans
@@ -418,4 +418,4 @@ def _score(
     sentences: list[Sentence], found: list[list[Found]], labels: list[str], threshold: float
 ) -> Report:
     predicted = [to_spans(f, labels, threshold) for f in found]
-    return score([s.entities for s in sentences], predicted)
+    return compare(pair_up(sentences, predicted))

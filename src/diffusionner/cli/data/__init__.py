@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from diffusionner.cli.data import check, convert, split, stats
+from diffusionner.cli.data import check, convert, formats, split, stats
 
 app = typer.Typer(
     help="Count, convert, split and check corpora, in any of the formats.",
@@ -15,3 +15,4 @@ app.command("stats")(stats.stats)
 app.command("convert")(convert.convert)
 app.command("split")(split.split)
 app.command("check")(check.check)
+app.command("formats")(formats.formats)

@@ -100,6 +100,7 @@ def check(
         data = settings.data
         files = [Path(path) for path in (data.train, data.dev, data.test) if path]
         learned = Path(data.train) if data.train else None
+        format = format or data.format
     if not files:
         raise DataError("give files to check, or --config with data.train, data.dev or data.test")
     if format is not None:

@@ -22,7 +22,7 @@ def convert(
         typer.Option(
             "--to",
             metavar="FORMAT",
-            help="NAME or NAME:OPTION=VALUE,...  [default: by the extension of OUT]",
+            help="See `data formats`.  [default: by the extension of OUT]",
             show_default=False,
         ),
     ] = None,
@@ -50,8 +50,9 @@ def convert(
     if target.exists() and source.exists() and target.samefile(source):
         raise DataError(f"{target} is the file to read; give OUT another name")
     chosen, _ = formats.choose(source, from_format)
-    sentences = shared.watch(formats.iterate(source, from_format), f"converting {source}")
-    done = conversion.convert(sentences, target, to_format, lossy)
+    with shared.counting(f"converting {source}") as watch:
+        sentences = watch(formats.iterate(source, from_format))
+        done = conversion.convert(sentences, target, to_format, lossy)
     lines = [
         f"{source} ({chosen.name}) -> {target} ({done.format}): {done.sentences} sentences, "
         f"{done.entities} entities"

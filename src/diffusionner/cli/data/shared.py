@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +13,7 @@ import typer
 from diffusionner.corpus import Sentence
 from diffusionner.files import write_bytes
 
-FORMAT_HELP = "NAME or NAME:OPTION=VALUE,...  [default: found out from the file]"
+FORMAT_HELP = "See `data formats`.  [default: found out from the file]"
 Format = Annotated[
     str | None, typer.Option("--format", metavar="FORMAT", help=FORMAT_HELP, show_default=False)
 ]
@@ -20,25 +21,31 @@ Json = Annotated[
     Path | None,
     typer.Option("--json", metavar="FILE", help="Also write it as JSON.", show_default=False),
 ]
+Watch = Callable[[Iterable[Sentence]], Iterator[Sentence]]
 _STEP = 1000  # sentences between updates of the display
 
 
-def watch(sentences: Iterable[Sentence], what: str) -> Iterator[Sentence]:
-    """The sentences, counted on the terminal while they pass."""
+@contextmanager
+def counting(what: str) -> Iterator[Watch]:
+    """A function that lets sentences pass and counts them on the terminal meanwhile."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
-    if not console.is_terminal:
-        yield from sentences
-        return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
+    text = TextColumn("{task.description}", markup=False)  # a path may hold brackets
+    with Progress(
+        SpinnerColumn(), text, TimeElapsedColumn(),
+        console=console, transient=True, disable=not console.is_terminal,
+    ) as bar:  # fmt: skip
         task = bar.add_task(what, total=None)
-        for number, sentence in enumerate(sentences, 1):
-            yield sentence
-            if number % _STEP == 0:
-                bar.update(task, description=f"{what}: {number:,} sentences")
+
+        def watch(sentences: Iterable[Sentence]) -> Iterator[Sentence]:
+            for number, sentence in enumerate(sentences, 1):
+                yield sentence
+                if number % _STEP == 0:
+                    bar.update(task, description=f"{what}: {number:,} sentences")
+
+        yield watch
 
 
 def write_json(path: Path, value: Any) -> None:

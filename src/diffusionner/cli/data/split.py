@@ -65,10 +65,10 @@ def split(
             raise DataError(
                 f"part {path} is the file to read; choose another folder or another name"
             )
-    found = splitting.split(
-        lambda: shared.watch(formats.iterate(source, format), f"splitting {source}"),
-        paths, seed, to_format,
-    )  # fmt: skip
+    with shared.counting(f"splitting {source}") as watch:
+        found = splitting.split(
+            lambda: watch(formats.iterate(source, format)), paths, seed, to_format
+        )
     console = Console()
     console.print(to_table(found))
     for part, path in paths.items():

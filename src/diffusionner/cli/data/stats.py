@@ -48,10 +48,8 @@ def stats(
 
     if plot_path is not None:
         plots.check_path(plot_path)
-    found = {
-        str(path): gather(shared.watch(formats.iterate(path, format), f"reading {path}"))
-        for path in files
-    }
+    with shared.counting("reading") as watch:
+        found = {str(path): gather(watch(formats.iterate(path, format))) for path in files}
     console = Console()
     console.print(to_table(found))
     for name, (_, fingerprint) in found.items():
