@@ -20,7 +20,7 @@ from diffusionner.cli import main
 from diffusionner.evaluation.scorer import score
 from diffusionner.settings import describe
 
-COMMANDS = ("train", "evaluate", "predict", "settings")
+COMMANDS = ("train", "evaluate", "predict", "settings", "data", "score")
 
 
 @dataclass
@@ -180,6 +180,8 @@ def test_help(cli, command):
         "evaluate": ["--model", "--data", "--json", "--steps", "--spans", "--threshold"],
         "predict": ["--model", "--input", "--output", "--overlap", "--seed", "--device"],
         "settings": [],
+        "data": ["stats", "convert", "split", "check", "formats"],
+        "score": ["--other", "--html", "--json", "--gold-format"],
     }
     assert all(option in result.out for option in options[command])
 

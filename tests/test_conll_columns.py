@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,7 @@ def test_hash_as_word_and_as_comment(make):
         ("word O-PER", "unknown tag 'O-PER'"),
         ("\tO", "only white space"),
         ("\u3000\tO", "only white space"),
+        ("b O\rc O\rd O", "a carriage return inside the line"),
         ("New York B-LOC", "3 columns where the rows before have 2"),
     ],
 )
@@ -228,6 +230,13 @@ def test_columns_that_are_not_there(make, option):
 
 
 # Writing.
+
+
+def test_layers_are_found_in_time_for_a_sentence_of_a_whole_document():
+    spans = [Span(n, n + 1, "X") for n in range(20_000)] + [Span(0, 20_000, "Y")]
+    began = time.perf_counter()
+    assert [len(layer) for layer in conll.layers_of(spans)] == [1, 20_000]
+    assert time.perf_counter() - began < 3
 
 
 @pytest.mark.parametrize("scheme", conll.SCHEMES)

@@ -6,7 +6,6 @@ import gzip
 import json
 import os
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,11 +21,9 @@ from diffusionner.formats.base import HEAD, Holds, Sample
 from diffusionner.formats.fitting import fit
 from diffusionner.formats.texts import TextDocument, TextOptions, to_documents, to_sentences
 
-Make = Callable[[str, str | bytes], Path]
-
 
 @pytest.fixture
-def make(tmp_path: Path) -> Make:
+def make(tmp_path: Path):
     """A function that writes a file and returns its path."""
 
     def write(name: str, content: str | bytes) -> Path:
@@ -91,6 +88,14 @@ def test_paths_that_cannot_be(tmp_path):
         for format in (None, "jsonl"):
             with pytest.raises(DataError, match=r"no such file|cannot be read"):
                 formats.iterate(path, format)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no such files here")
+def test_a_pipe_is_refused_before_it_is_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for format in (None, "conll"):
+        with pytest.raises(DataError, match="pipe: a pipe or device; write it to a file"):
+            formats.iterate(tmp_path / "pipe", format)
 
 
 def test_a_sample_is_only_the_head(make):

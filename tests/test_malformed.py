@@ -174,6 +174,14 @@ def test_rubbish(name, sample):
         refusal(path, name)
 
 
+def test_the_command_says_it_in_short(name, sample, refused, tmp_path):
+    for path in damaged(sample, lambda content: content[: len(content) // 2] + b"\0\xff<{"):
+        output = tmp_path / "output.jsonl"
+        message = refused("data", "convert", path, output, "--from", name)
+        assert message.startswith(f"error: {path}")
+        assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_for_a_file_and_the_reverse(name, sample, tmp_path):
     folder = tmp_path / "folder.txt"
     folder.mkdir()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,11 +17,9 @@ from diffusionner.errors import DataError
 from diffusionner.formats import records
 from diffusionner.formats.base import Sample, Source
 
-Make = Callable[[str, str | bytes], Path]
-
 
 @pytest.fixture
-def make(tmp_path: Path) -> Make:
+def make(tmp_path: Path):
     """A function that writes a file and returns its path."""
 
     def write(name: str, content: str | bytes) -> Path:

@@ -284,7 +284,7 @@ def test_what_is_written_is_known_again(name):
 
 ODD_NAMES = st.one_of(
     st.sampled_from(
-        ("", " ", "a b", "a\tb", "a\nb", " a", "a ", "\u00a0", "-", "_", "(", ")", "|")
+        ("", " ", "a b", "a\tb", "a\nb", "a\rb", " a", "a ", "\u00a0", "-", "_", "(", ")", "|")
     ),
     st.sampled_from(("B-PER", "a/../b", "..", ".", "/", "a/", "x" * 300, "a;b", "%2D", "=", "*")),
     st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=5),

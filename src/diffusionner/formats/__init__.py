@@ -7,6 +7,7 @@ chosen as NAME or NAME:OPTION=VALUE,OPTION=VALUE, and found out from the file wh
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -147,11 +148,14 @@ def _hint(sample: Sample) -> str:
 
 def _require(path: Path) -> None:
     try:
-        path.stat()
+        mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:
         raise DataError(f"{path}: no such file; check the path") from error
     except OSError as error:
         raise unreadable(path, error) from error
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        # Telling the format takes the first bytes, and a pipe has them only once.
+        raise DataError(f"{path}: a pipe or device; write it to a file and give that")
 
 
 def _checked(source: Source, chosen: Format, options: Any) -> Iterator[Sentence]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import statistics
 import tempfile
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, pairwise
@@ -33,7 +34,7 @@ _DOCSTART = "-DOCSTART-"
 _NO_NAMES = ("-X-", "O")  # behind -DOCSTART-: just columns
 _NO_DOCUMENT = "-"  # ours, for sentences that belong to none
 _TAG = re.compile(r"O|[BIMELSU]-\S.*")
-_BREAKS = re.compile("[ \t\n]")
+_BREAKS = re.compile("[ \t\n\r]")
 # Types of syntactic chunks, whose tags look like a layer of entities.
 _CHUNKS = frozenset("NP VP PP ADVP ADJP SBAR PRT CONJP INTJ LST UCP".split())
 _CONTINUES = frozenset("IMEL")
@@ -132,6 +133,8 @@ def _parse(
         if text.startswith("#") and not _is_row(columns, layout, rows):
             continue
         try:
+            if "\r" in text:
+                raise DataError(f"{where}: a carriage return inside the line; end it with \\n")
             _check_row(columns, layout, rows, schemes, where)
         except DataError as error:
             source.refuse(error)
@@ -236,8 +239,11 @@ def layers_of(spans: Iterable[Span]) -> list[list[Span]]:
     layers: list[list[Span]] = []
     for span in sorted(spans, key=lambda s: (s.start - s.end, s.start)):
         for layer in layers:
-            if all(span.end <= other.start or other.end <= span.start for other in layer):
-                layer.append(span)
+            at = bisect_left(layer, span)
+            if (at == 0 or layer[at - 1].end <= span.start) and (
+                at == len(layer) or span.end <= layer[at].start
+            ):
+                layer.insert(at, span)
                 break
         else:
             layers.append([span])
@@ -372,7 +378,7 @@ def _writable(word: str) -> bool:
 
 def _one_column(text: str) -> bool:
     """Whether a label or a document's name can stand between tabs, as it is."""
-    return text.strip() == text and "\t" not in text and "\n" not in text
+    return text.strip() == text and not any(c in text for c in "\t\n\r")
 
 
 FORMAT = Format(
