@@ -257,7 +257,7 @@ def test_awkward_words_come_back(name):
 def test_from_one_format_to_another_and_back(one, other):
     skip_without_package(one, other)
 
-    @settings(COMMON, max_examples=8)
+    @settings(COMMON, max_examples=6)
     @given(corpora(Kind.of(one, other)))
     def check(sentences):
         there_and_back(sentences, [one, other, one])
