@@ -157,3 +157,15 @@ def folder(tiny_settings: Settings, tmp_path: Path) -> Path:
     folder = tmp_path / "model"
     DiffusionNER(network, tokenizer, tiny_settings).save_pretrained(folder)
     return folder
+
+
+@pytest.fixture
+def make(tmp_path: Path):
+    """A function that writes a file and returns its path."""
+
+    def write(name: str, content: str | bytes) -> Path:
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
+        return path
+
+    return write

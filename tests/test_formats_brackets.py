@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-from pathlib import Path
 
 import pytest
 from test_formats_research import CONLLU, WORDS
@@ -14,19 +13,6 @@ from diffusionner.errors import DataError
 from diffusionner.fingerprint import fingerprint
 from diffusionner.formats import detect, read
 from diffusionner.formats.texts import TextDocument, to_sentences
-
-
-@pytest.fixture
-def make(tmp_path: Path):
-    """A function that writes a file and returns its path."""
-
-    def write(name: str, content: str | bytes) -> Path:
-        path = tmp_path / name
-        path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
-        return path
-
-    return write
-
 
 # ontonotes
 

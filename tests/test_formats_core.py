@@ -21,19 +21,6 @@ from diffusionner.formats.base import HEAD, Holds, Sample
 from diffusionner.formats.fitting import fit
 from diffusionner.formats.texts import TextDocument, TextOptions, to_documents, to_sentences
 
-
-@pytest.fixture
-def make(tmp_path: Path):
-    """A function that writes a file and returns its path."""
-
-    def write(name: str, content: str | bytes) -> Path:
-        path = tmp_path / name
-        path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
-        return path
-
-    return write
-
-
 # --- Telling formats apart --------------------------------------------------------------------
 
 

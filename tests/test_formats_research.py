@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,19 +10,6 @@ from diffusionner import formats
 from diffusionner.corpus import Irregular, Sentence, Span
 from diffusionner.errors import DataError
 from diffusionner.formats import FORMATS, detect, read
-
-
-@pytest.fixture
-def make(tmp_path: Path):
-    """A function that writes a file and returns its path."""
-
-    def write(name: str, content: str | bytes) -> Path:
-        path = tmp_path / name
-        path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
-        return path
-
-    return write
-
 
 WORDS = ["Bank", "of", "China", "fell"]
 NESTED = [Span(0, 3, "ORG"), Span(2, 3, "GPE")]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from test_formats_research import NESTED, REFERENCE
@@ -12,19 +11,6 @@ from diffusionner import formats
 from diffusionner.corpus import Irregular, Sentence, Span
 from diffusionner.errors import DataError
 from diffusionner.formats import read
-
-
-@pytest.fixture
-def make(tmp_path: Path):
-    """A function that writes a file and returns its path."""
-
-    def write(name: str, content: str | bytes) -> Path:
-        path = tmp_path / name
-        path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
-        return path
-
-    return write
-
 
 # reference
 

@@ -17,19 +17,6 @@ from diffusionner.errors import DataError
 from diffusionner.formats import records
 from diffusionner.formats.base import Sample, Source
 
-
-@pytest.fixture
-def make(tmp_path: Path):
-    """A function that writes a file and returns its path."""
-
-    def write(name: str, content: str | bytes) -> Path:
-        path = tmp_path / name
-        path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
-        return path
-
-    return write
-
-
 # --- Source ---------------------------------------------------------------------------------
 
 
