@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 from diffusionner import DiffusionNER, formats
 from diffusionner.cli import main
 from diffusionner.corpus import Sentence
+from diffusionner.inference.torch_engine import TorchEngine
 from diffusionner.model import DenoisingNetwork
 from diffusionner.model.pretrained import load_encoder, load_tokenizer
 from diffusionner.settings import Settings
@@ -114,6 +117,37 @@ def still_encoder(encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory
     return folder
 
 
+@dataclass
+class Result:
+    status: int
+    out: str
+    err: str
+
+    @property
+    def records(self) -> list[dict]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+@pytest.fixture
+def cli(monkeypatch, capsys) -> Callable[..., Result]:
+    """`diffusionner ...` in this process."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments: object, stdin: bytes = b"") -> Result:
+        monkeypatch.setattr(sys, "argv", ["diffusionner", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
+        capsys.readouterr()
+        try:
+            main()
+            status = 0
+        except SystemExit as done:
+            status = done.code or 0
+        captured = capsys.readouterr()
+        return Result(status, captured.out, captured.err)
+
+    return run
+
+
 @pytest.fixture
 def refused(monkeypatch, capsys) -> Callable[..., str]:
     """Run `diffusionner ...`, which must end with status 2 and a short message: the message."""
@@ -155,7 +189,7 @@ def folder(tiny_settings: Settings, tmp_path: Path) -> Path:
     network = DenoisingNetwork(transformer, ["LOC", "PER"], tiny_settings)
     tokenizer = load_tokenizer(tiny_settings.encoder.name, 128)
     folder = tmp_path / "model"
-    DiffusionNER(network, tokenizer, tiny_settings).save_pretrained(folder)
+    DiffusionNER(TorchEngine(network), tokenizer, tiny_settings).save_pretrained(folder)
     return folder
 
 

@@ -2,56 +2,21 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import yaml
-from conftest import EXCERPT
+from conftest import EXCERPT, Result
 
 from diffusionner import DiffusionNER, formats
-from diffusionner.cli import main
 from diffusionner.evaluation.scorer import score
 from diffusionner.settings import describe
 
-COMMANDS = ("train", "evaluate", "predict", "settings", "data", "score")
-
-
-@dataclass
-class Result:
-    status: int
-    out: str
-    err: str
-
-    @property
-    def records(self) -> list[dict]:
-        return [json.loads(line) for line in self.out.splitlines()]
-
-
-@pytest.fixture
-def cli(monkeypatch, capsys) -> Callable[..., Result]:
-    """`diffusionner ...` in this process."""
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def run(*arguments: object, stdin: bytes = b"") -> Result:
-        monkeypatch.setattr(sys, "argv", ["diffusionner", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
-        capsys.readouterr()
-        try:
-            main()
-            status = 0
-        except SystemExit as done:
-            status = done.code or 0
-        captured = capsys.readouterr()
-        return Result(status, captured.out, captured.err)
-
-    return run
+COMMANDS = ("train", "evaluate", "predict", "settings", "data", "score", "export")
 
 
 # --- End to end -------------------------------------------------------------------------------
@@ -182,6 +147,7 @@ def test_help(cli, command):
         "settings": [],
         "data": ["stats", "convert", "split", "check", "formats"],
         "score": ["--other", "--html", "--json", "--gold-format"],
+        "export": ["--model", "--dev", "--precision", "--format"],
     }
     assert all(option in result.out for option in options[command])
 

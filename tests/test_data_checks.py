@@ -382,7 +382,7 @@ def test_crowded_windows(make):
     assert checked.messages("crowded") == [
         "11 entities in a window, but diffusion.spans=10: training sees a random choice of them "
         "at a time",
-        "10 spans in a window, but inference.spans=7: more cannot be found",
+        "10 spans in a window that gets 7 (inference.spans): more cannot be found",
     ]
     assert +checked.files[0].reach.lost == {"label": 1, "spans": 3}
 

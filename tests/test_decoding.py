@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from diffusionner.batching import EncodedCorpus, Windows
+from diffusionner.batching import Batch, EncodedCorpus, Windows
 from diffusionner.corpus import Sentence, Span
 from diffusionner.evaluation.scorer import score
-from diffusionner.inference.decoding import Found, deduplicate, read_out, resolve_overlaps, to_spans
+from diffusionner.inference.decoding import Found, deduplicate, resolve_overlaps, to_spans
 from diffusionner.inference.predictor import predict
+from diffusionner.inference.torch_engine import read_out
 from diffusionner.model import Prediction
 from diffusionner.model.pretrained import load_tokenizer
 from diffusionner.settings import EncoderSettings, InferenceSettings
@@ -33,7 +34,7 @@ def pointing(spans: list[tuple[int, int, int]], words: int = 6, types: int = 2) 
 
 
 def test_read_out_takes_the_likeliest():
-    table = read_out(pointing([(1, 4, 0), (2, 2, 1)]))
+    table = read_out(pointing([(1, 4, 0), (2, 2, 1)]), torch.ones(1, 2, dtype=torch.bool))
     assert table.shape == (1, 2, 5)
     assert table[0, :, :3].tolist() == [[1, 4, 0], [2, 2, 1]]
     type_p = np.exp(3) / (np.exp(3) + 2)
@@ -44,10 +45,24 @@ def test_read_out_takes_the_likeliest():
 
 def test_read_out_drops_what_is_no_entity():
     spans = [(0, 3, 0), (0, 3, 2), (3, 2, 0), (5, 0, 1), (5, 5, 1)]
-    kept = read_out(pointing(spans))[0, :, 3] >= 0
+    slots = torch.ones(1, 5, dtype=torch.bool)
+    kept = read_out(pointing(spans), slots)[0, :, 3] >= 0
     assert kept.tolist() == [True, False, False, False, True]
-    slots = torch.tensor([[False, True, True, True, True]])
+    slots[0, 0] = False
     assert (read_out(pointing(spans), slots)[0, :, 3] >= 0).tolist() == [False] * 4 + [True]
+
+
+@pytest.mark.parametrize("level", [40.0, -200.0])
+def test_read_out_tells_scores_apart_that_round_to_the_same_probability(level):
+    """All sigmoids are 1, or 0 as padding's: still the highest score, never padding."""
+    scores = torch.full((1, 1, 2, 5), -1e4)
+    scores[..., :4] = level
+    prediction = Prediction(scores.clone(), scores.clone(), torch.tensor([[[[3.0, 0], [3, 0]]]]))
+    prediction.left[0, 0, :, [1, 2]] += torch.eye(2)
+    prediction.right[0, 0, :, 3] += 1
+    table = read_out(prediction, torch.ones(1, 2, dtype=torch.bool))
+    assert table[0, :, :2].tolist() == [[1, 3], [2, 3]]
+    assert (table[0, :, 3] > 0).all()
 
 
 # De-duplication and windows
@@ -147,21 +162,16 @@ def test_every_span_is_kept_from_exactly_one_window():
 
 
 class Pointing:
-    """Stands in for a network: finds every run of words equal to 'x' that its window holds."""
+    """An engine that finds every run of words equal to 'x' that its window holds."""
 
-    training = False
+    labels = ("A", "B")
 
     def __init__(self, sentences: list[Sentence], corpus: EncodedCorpus) -> None:
         self.sentences, self.corpus = sentences, corpus
 
-    def parameters(self):
-        return iter([torch.zeros(1)])
-
-    def eval(self) -> None: ...
-
-    def train(self, mode: bool) -> None: ...
-
-    def reverse(self, batch, settings, given, slots, start) -> Prediction:
+    def reverse(
+        self, batch: Batch[np.ndarray], settings, slots: np.ndarray, given=None, start=None
+    ) -> np.ndarray:
         rows = []
         for key, length in zip(batch.keys.tolist(), batch.lengths.tolist(), strict=True):
             keys = self.corpus.sentence_keys[self.corpus.windows.sentence]
@@ -172,10 +182,10 @@ class Pointing:
             runs = [(i, i + len(r) - 1) for i, r in _runs(is_x)]
             rows.append([(left, right, 0) for left, right in runs] or [(0, 0, 2)])
         most = int(batch.lengths.max())
-        parts = [pointing(row + [(0, 0, 2)] * (30 - len(row)), words=most) for row in rows]
-        return Prediction(*(torch.cat([getattr(p, f) for p in parts]) for f in (
-            "left", "right", "types"
-        )))  # fmt: skip
+        spans = slots.shape[1]
+        parts = [pointing(row + [(0, 0, 2)] * (spans - len(row)), words=most) for row in rows]
+        read = (read_out(part, torch.from_numpy(s)) for part, s in zip(parts, slots, strict=True))
+        return np.concatenate([table.numpy() for table in read])
 
 
 def _runs(text: str) -> list[tuple[int, str]]:
@@ -195,10 +205,10 @@ def test_cut_sentences_are_put_together_again(encoder_folder, batch_size):
     tokenizer = load_tokenizer(encoder_folder, limit=128)
     corpus = EncodedCorpus(sentences, tokenizer, EncoderSettings(max_subwords=20))
     assert len(corpus) > 2 * len(sentences)
-    network = Pointing(sentences, corpus)
+    engine = Pointing(sentences, corpus)
     options = InferenceSettings(batch_size=batch_size)
     for chosen in ([0, 1, 2, 3], [3, 0]):
-        results = predict(network, corpus, chosen, options)
+        results = predict(engine, corpus, chosen, options)
         for number, found in zip(chosen, results, strict=True):
             text = "".join("x" if w == "x" else "." for w in sentences[number].words)
             expected = [(i, i + len(run) - 1) for i, run in _runs(text)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -32,7 +33,8 @@ def test_cosine_schedule_is_the_closed_form(timesteps):
     def curve(t: int) -> float:
         return math.cos((t / timesteps + 0.008) / 1.008 * math.pi / 2) ** 2
 
-    alpha_bar = Schedule("cosine", timesteps).alpha_bar.double()
+    alpha_bar = Schedule("cosine", timesteps).alpha_bar
+    assert alpha_bar.dtype == np.float32
     expected = [curve(t) / curve(0) for t in range(timesteps)]
     assert alpha_bar[:-1].tolist() == pytest.approx(expected, rel=1e-6)
     # The curve ends at zero; the largest beta, 0.999, keeps the last step finite.
@@ -55,7 +57,7 @@ def test_schedules_go_from_clean_to_noise(kind, timesteps):
     alpha_bar = Schedule(kind, timesteps).alpha_bar
     assert len(alpha_bar) == timesteps + 1
     assert alpha_bar[0] == 1
-    assert (alpha_bar.diff() < 0).all()
+    assert (np.diff(alpha_bar) < 0).all()
     assert 0 < alpha_bar[-1] < 1e-3
 
 
@@ -71,37 +73,38 @@ def test_unknown_schedule():
 @pytest.mark.parametrize("kind", SCHEDULES)
 def test_noised_spans_have_the_right_mean_and_variance(kind):
     schedule = Schedule(kind, 1000)
-    times = torch.tensor([1, 100, 400, 900, 1000])
-    x0 = torch.tensor([[0.7, -0.4]])  # [K, 2]
+    times = np.array([1, 100, 400, 900, 1000])
+    x0 = np.float32([[0.7, -0.4]])  # [K, 2]
     draws = 40_000
-    noise = gaussian_noise(torch.arange(draws), 5, 1, 2)  # [draws, times, K, 2]
-    x = schedule.add_noise(x0, times.expand(draws, 5), noise)
+    noise = gaussian_noise(np.arange(draws), 5, 1, 2)  # [draws, times, K, 2]
+    x = schedule.add_noise(x0, np.broadcast_to(times, (draws, 5)), noise)
+    assert x.dtype == np.float32
     for i, t in enumerate(times.tolist()):
         alpha_bar = schedule.alpha_bar[t].item()
         error = 5 * math.sqrt((1 - alpha_bar) / draws)
         for side in (0, 1):
-            values = x[:, i, 0, side].double()
+            values = x[:, i, 0, side].astype(np.float64)
             expected = math.sqrt(alpha_bar) * x0[0, side].item()
-            assert values.mean().item() == pytest.approx(expected, abs=error)
-            assert values.var().item() == pytest.approx(1 - alpha_bar, rel=0.04)
+            assert values.mean() == pytest.approx(expected, abs=error)
+            assert values.var() == pytest.approx(1 - alpha_bar, rel=0.04)
 
 
 def test_no_noise_at_time_zero():
-    x0 = torch.randn(3, 4, 2)
-    x = Schedule("cosine", 10).add_noise(x0, torch.zeros(3, dtype=torch.long), torch.randn(3, 4, 2))
-    assert torch.equal(x, x0)
+    x0, noise = np.random.default_rng(0).normal(size=(2, 3, 4, 2)).astype(np.float32)
+    x = Schedule("cosine", 10).add_noise(x0, np.zeros(3, dtype=np.int64), noise)
+    assert np.array_equal(x, x0)
 
 
 # Coordinates
 
 
-def spans_of(length: int) -> torch.Tensor:
+def spans_of(length: int) -> np.ndarray:
     """Every span of a sentence; for long ones every left boundary with some right ones."""
     if length <= 40:
         pairs = [(i, j) for i in range(length) for j in range(i, length)]
     else:
         pairs = [(i, j) for i in range(length) for j in {i, (i + length) // 2, length - 1}]
-    return torch.tensor(pairs)
+    return np.array(pairs)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -110,14 +113,14 @@ def test_coordinates_round_trip(kind, scale):
     coordinates = Coordinates(kind, scale)
     for length in [*range(1, 41), 97, 128, 511, 3001]:
         spans = spans_of(length)
-        x = coordinates.encode(spans, torch.tensor(length))
-        assert (x.abs() < scale).all()
-        assert torch.equal(coordinates.decode(x, torch.tensor(length)), spans), length
+        x = coordinates.encode(spans, np.array(length))
+        assert (np.abs(x) < scale).all()
+        assert np.array_equal(coordinates.decode(x, np.array(length)), spans), length
 
 
 def test_coordinates_are_the_centres_of_cells():
-    spans = torch.tensor([[0, 3], [2, 2]])
-    length = torch.tensor(4)
+    spans = np.array([[0, 3], [2, 2]])
+    length = np.array(4)
     x = Coordinates("left-right", 2.0).encode(spans, length)
     assert x.tolist() == [[-1.5, 1.5], [0.5, 0.5]]
     x = Coordinates("left-width", 2.0).encode(spans, length)
@@ -129,83 +132,104 @@ def test_every_point_of_a_cell_is_its_word(kind):
     coordinates = Coordinates(kind, 1.0)
     length = 11
     spans = spans_of(length)
-    x = coordinates.encode(spans, torch.tensor(length))
+    x = coordinates.encode(spans, np.array(length))
     for shift in (-0.99, -0.5, 0.5, 0.99):  # in half cells, which are 1 / length wide
-        assert torch.equal(coordinates.decode(x + shift / length, torch.tensor(length)), spans)
+        assert np.array_equal(coordinates.decode(x + shift / length, np.array(length)), spans)
 
 
 def test_coordinates_of_sentences_of_different_lengths():
-    lengths = torch.tensor([[3], [9]])  # [B, 1], against spans [B, D, K, 2]
-    spans = torch.tensor([[[[0, 2], [1, 1]]], [[[0, 8], [4, 7]]]])
+    lengths = np.array([[3], [9]])  # [B, 1], against spans [B, D, K, 2]
+    spans = np.array([[[[0, 2], [1, 1]]], [[[0, 8], [4, 7]]]])
     for kind in KINDS:
         coordinates = Coordinates(kind, 1.0)
         x = coordinates.encode(spans, lengths)
-        assert torch.equal(x[1, 0], coordinates.encode(spans[1, 0], torch.tensor(9)))
-        assert torch.equal(coordinates.decode(x, lengths), spans)
+        assert np.array_equal(x[1, 0], coordinates.encode(spans[1, 0], np.array(9)))
+        assert np.array_equal(coordinates.decode(x, lengths), spans)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("scale", [0.01, 1.0, 3.0])
 def test_any_real_numbers_decode_to_a_span(kind, scale):
     coordinates = Coordinates(kind, scale)
-    extremes = torch.tensor([0.0, -0.0, 1e-30, 1.0, -1.0, 1e8, -1e8, 3e38, -3e38])
-    pairs = torch.cartesian_prod(extremes, extremes)
-    random = torch.randn(3000, 2, generator=torch.Generator().manual_seed(0))
-    x = torch.cat([pairs, scale * pairs, random, 1e3 * random, 1e25 * random])
+    extremes = [0.0, -0.0, 1e-30, 1.0, -1.0, 1e8, -1e8, 3e38, -3e38]
+    pairs = np.float32(list(itertools.product(extremes, extremes)))
+    random = np.random.default_rng(0).normal(size=(3000, 2)).astype(np.float32)
+    with np.errstate(over="ignore"):  # infinity is one of the numbers
+        x = np.concatenate([pairs, scale * pairs, random, 1e3 * random, 1e25 * random])
     for length in (1, 2, 7, 200):
-        left, right = coordinates.decode(x, torch.tensor(length)).unbind(-1)
+        with np.errstate(over="ignore"):
+            left, right = np.moveaxis(coordinates.decode(x, np.array(length)), -1, 0)
         assert ((left >= 0) & (left <= right) & (right < length)).all()
 
 
 def test_noise_may_swap_the_boundaries():
-    x = torch.tensor([[0.9, -0.9]])
-    assert Coordinates("left-right", 1.0).decode(x, torch.tensor(10)).tolist() == [[0, 9]]
+    x = np.float32([[0.9, -0.9]])
+    assert Coordinates("left-right", 1.0).decode(x, np.array(10)).tolist() == [[0, 9]]
 
 
 def test_a_span_too_wide_ends_with_the_sentence():
-    x = torch.tensor([[0.5, 0.9]])
-    assert Coordinates("left-width", 1.0).decode(x, torch.tensor(10)).tolist() == [[7, 9]]
+    x = np.float32([[0.5, 0.9]])
+    assert Coordinates("left-width", 1.0).decode(x, np.array(10)).tolist() == [[7, 9]]
 
 
 @pytest.mark.parametrize("size", [1e3, 1e12])
 def test_values_beyond_the_range_belong_to_the_outer_words(size):
-    x = torch.tensor([[-size, -size], [-size, size], [size, size]])
+    x = np.float32([[-size, -size], [-size, size], [size, size]])
     for kind in KINDS:
-        decoded = Coordinates(kind, 1.0).decode(x, torch.tensor(10)).tolist()
+        decoded = Coordinates(kind, 1.0).decode(x, np.array(10)).tolist()
         assert decoded == [[0, 0], [0, 9], [9, 9]]
 
 
 def test_astronomic_values_belong_to_the_outer_words():
-    x = torch.tensor([[1e30, 1e30]])
-    assert Coordinates("left-right", 1.0).decode(x, torch.tensor(10)).tolist() == [[9, 9]]
+    x = np.float32([[1e30, 1e30]])
+    assert Coordinates("left-right", 1.0).decode(x, np.array(10)).tolist() == [[9, 9]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("scale", [0.3, 1.0, 2.0])
+def test_coordinates_are_the_same_on_torch(kind, scale):
+    coordinates = Coordinates(kind, scale)
+    random = np.random.default_rng(0)
+    lengths = random.integers(1, 200, (50, 1))  # [B, 1], against spans [B, D, K, 2]
+    left = random.integers(0, lengths[..., None], (50, 3, 20))
+    spans = np.stack([left, random.integers(left, lengths[..., None])], -1)
+    x = coordinates.encode(spans, lengths)
+    on_torch = coordinates.encode(torch.from_numpy(spans), torch.from_numpy(lengths))
+    assert on_torch.dtype == torch.float32 and x.dtype == np.float32
+    assert np.array_equal(on_torch.numpy(), x)
+    for noisy in (x, gaussian_noise(np.arange(150).reshape(50, 3), 20, 2) * np.float32(scale)):
+        words = coordinates.decode(noisy, lengths)
+        on_torch = coordinates.decode(torch.from_numpy(noisy), torch.from_numpy(lengths))
+        assert on_torch.dtype == torch.int64 and words.dtype == np.int64
+        assert np.array_equal(on_torch.numpy(), words)
 
 
 # Expansion
 
 
-LENGTHS = torch.tensor([12, 5, 30])
-COUNTS = torch.tensor([3, 0, 7])
+LENGTHS = np.array([12, 5, 30])
+COUNTS = np.array([3, 0, 7])
 
 
 @pytest.fixture
-def gold() -> torch.Tensor:
+def gold() -> np.ndarray:
     """[3, 7, 2]: three, no and seven distinct entities, the rest padding."""
-    table = torch.zeros(3, 7, 2, dtype=torch.long)
-    table[0, :3] = torch.tensor([[0, 3], [1, 2], [11, 11]])
-    table[2] = torch.tensor([[i, 2 * i + 3] for i in range(1, 8)])
+    table = np.zeros((3, 7, 2), dtype=np.int64)
+    table[0, :3] = [[0, 3], [1, 2], [11, 11]]
+    table[2] = [[i, 2 * i + 3] for i in range(1, 8)]
     return table
 
 
 def expanded(gold, strategy, spans, draws=4, kind="left-right", scale=1.0, first_key=0):
     """x_0 and the same as word spans."""
     coordinates = Coordinates(kind, scale)
-    keys = mix_keys(torch.arange(3 * draws).view(3, draws), first_key)
+    keys = mix_keys(np.arange(3 * draws).reshape(3, draws), first_key)
     x = expand(gold, COUNTS, LENGTHS, keys, spans, strategy, coordinates)
-    assert x.shape == (3, draws, spans, 2)
+    assert x.shape == (3, draws, spans, 2) and x.dtype == np.float32
     return x, coordinates.decode(x, LENGTHS[:, None])
 
 
-def as_set(spans: torch.Tensor) -> set[tuple[int, ...]]:
+def as_set(spans: np.ndarray) -> set[tuple[int, ...]]:
     return {tuple(span) for span in spans.tolist()}
 
 
@@ -231,15 +255,15 @@ def test_random_fills_up_with_gaussian_spans(gold):
     for draw in range(8):
         assert as_set(spans[0, draw, :3]) == as_set(gold[0, :3])
         assert as_set(spans[2, draw, :7]) == as_set(gold[2])
-    filled = torch.cat([x[0, :, 3:].flatten(), x[1].flatten(), x[2, :, 7:].flatten()])
+    filled = np.concatenate([x[0, :, 3:].ravel(), x[1].ravel(), x[2, :, 7:].ravel()])
     # Three deviations reach from the middle to either end of (-scale, scale).
-    assert stats.kstest(filled.numpy(), "norm", args=(0, scale / 3)).pvalue > 0.01
+    assert stats.kstest(filled, "norm", args=(0, scale / 3)).pvalue > 0.01
 
 
 @pytest.mark.parametrize("strategy", ["random", "repetition"])
 def test_without_entities_all_spans_are_random(gold, strategy):
     x, _ = expanded(gold, strategy, spans=300, draws=2)
-    assert stats.kstest(x[1].flatten().numpy(), "norm", args=(0, 1 / 3)).pvalue > 0.01
+    assert stats.kstest(x[1].ravel(), "norm", args=(0, 1 / 3)).pvalue > 0.01
 
 
 @pytest.mark.parametrize("strategy", ["random", "repetition"])
@@ -255,20 +279,20 @@ def test_more_entities_than_spans(gold, strategy):
 def test_draws_differ_and_keys_repeat(gold, strategy):
     x, _ = expanded(gold, strategy, spans=9)
     for sentence, distinct in ((0, 2), (1, 4), (2, 4)):  # three entities have only six orders
-        assert len(x[sentence].flatten(1).unique(dim=0)) >= distinct
+        assert len(np.unique(x[sentence].reshape(4, -1), axis=0)) >= distinct
     again, _ = expanded(gold, strategy, spans=9)
-    assert torch.equal(x, again)
+    assert np.array_equal(x, again)
     other, _ = expanded(gold, strategy, spans=9, first_key=1)
-    assert not torch.equal(x, other)
+    assert not np.array_equal(x, other)
 
 
 @pytest.mark.parametrize("strategy", ["random", "repetition"])
 def test_expansion_of_a_sentence_does_not_depend_on_the_others(gold, strategy):
     coordinates = Coordinates("left-right", 1.0)
-    keys = torch.arange(6).view(3, 2)
+    keys = np.arange(6).reshape(3, 2)
     together = expand(gold, COUNTS, LENGTHS, keys, 9, strategy, coordinates)
     alone = expand(gold[:1, :3], COUNTS[:1], LENGTHS[:1], keys[:1], 9, strategy, coordinates)
-    assert torch.equal(together[:1], alone)
+    assert np.array_equal(together[:1], alone)
 
 
 # Reverse process
@@ -305,21 +329,25 @@ TIMESTEPS = 200
 def denoised_perfectly(kind, schedule_kind, steps, eta, spans, lengths, draws=1, seed=0):
     """Run the reverse process with a denoiser that knows the gold; every x that it was shown."""
     coordinates, schedule = Coordinates(kind, 1.0), Schedule(schedule_kind, TIMESTEPS)
-    keys = mix_keys(torch.arange(len(spans)), seed)
-    x0 = coordinates.encode(spans, lengths[:, None]).expand(-1, draws, -1, -1)
-    start = torch.full((len(spans), draws), TIMESTEPS)
+    keys = mix_keys(np.arange(len(spans)), seed)
+    x0 = coordinates.encode(spans, lengths[:, None])
+    x0 = np.broadcast_to(x0, (len(spans), draws, *x0.shape[2:]))
+    start = np.full((len(spans), draws), TIMESTEPS)
     noise = gaussian_noise(mix_keys(keys, 0), *x0.shape[1:])
-    seen: list[tuple[int, torch.Tensor]] = []
+    seen: list[tuple[int, np.ndarray]] = []
 
     def denoise(x, t):
         seen.append((t, x))
         # The final sample, at time 0, where nothing but the prediction is left.
-        one, last = torch.ones(()), schedule.at(torch.tensor(t))
-        return x0, coordinates.decode(ddim_step(x, x0, last, one), lengths[:, None])
+        last = ddim_step(x, x0, float(schedule.alpha_bar[t]), 1.0)
+        return x0, coordinates.decode(last, lengths[:, None])
+
+    def fresh(step):
+        return gaussian_noise(mix_keys(keys, step), *x0.shape[1:])
 
     sequence = timestep_sequence(TIMESTEPS, steps)
     x = schedule.add_noise(x0, start, noise)
-    result = reverse_process(denoise, x, schedule, sequence, keys, eta)
+    result = reverse_process(denoise, x, schedule, sequence, eta, fresh)
     return result, seen, x0, noise, schedule
 
 
@@ -327,67 +355,125 @@ def denoised_perfectly(kind, schedule_kind, steps, eta, spans, lengths, draws=1,
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("steps", [1, 2, 5, 10, 50, TIMESTEPS])
 def test_a_perfect_denoiser_recovers_the_gold(kind, schedule, steps):
-    spans = torch.tensor([[[[0, 4], [1, 1], [3, 9]]], [[[0, 0], [1, 2], [2, 2]]]])
-    lengths = torch.tensor([10, 3])
+    spans = np.array([[[[0, 4], [1, 1], [3, 9]]], [[[0, 0], [1, 2], [2, 2]]]])
+    lengths = np.array([10, 3])
     result, seen, x0, noise, schedule = denoised_perfectly(
         kind, schedule, steps, 0.0, spans, lengths
     )
-    assert torch.equal(result, spans)
+    assert np.array_equal(result, spans)
     assert [t for t, _ in seen] == timestep_sequence(TIMESTEPS, steps)[:-1]
     # Deterministic: the path keeps the noise it began with and only lets it fade.
     for t, x in seen:
-        expected = schedule.add_noise(x0, torch.full((2, 1), t), noise)
-        assert torch.allclose(x, expected, atol=1e-4)
+        expected = schedule.add_noise(x0, np.full((2, 1), t), noise)
+        assert x.dtype == np.float32
+        assert np.allclose(x, expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("eta", [0.5, 1.0])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_noisy_steps_keep_the_marginal_distribution(schedule, eta):
     many = 20_000
-    spans = torch.tensor([[[[1, 8]]]]).expand(many, 1, 1, 2)
+    spans = np.broadcast_to([[[[1, 8]]]], (many, 1, 1, 2))
     _, seen, x0, noise, schedule = denoised_perfectly(
-        "left-right", schedule, 5, eta, spans, torch.full((many,), 10)
+        "left-right", schedule, 5, eta, spans, np.full(many, 10)
     )
     assert len(seen) == 5
     for t, x in seen:
         alpha_bar = schedule.alpha_bar[t].item()
         error = 5 * math.sqrt((1 - alpha_bar) / many)
-        mean, variance = x.double().mean(0).flatten(), x.double().var(0).flatten()
-        expected = (math.sqrt(alpha_bar) * x0[0]).flatten().double()
-        assert torch.allclose(mean, expected, atol=error)
+        values = x.astype(np.float64).reshape(many, 2)
+        mean, variance = values.mean(0), values.var(0)
+        expected = math.sqrt(alpha_bar) * x0[0].ravel()
+        assert np.allclose(mean, expected, atol=error)
         assert variance.tolist() == pytest.approx([1 - alpha_bar] * 2, rel=0.06)
     # Fresh noise at every step: the last x no longer follows the first as it would with eta = 0.
-    first, last = noise.flatten(), (seen[-1][1] - seen[-1][1].mean(0)).flatten()
-    assert np.corrcoef(first.numpy(), last.numpy())[0, 1] < 0.95
+    first, last = noise.ravel(), (seen[-1][1] - seen[-1][1].mean(0)).ravel()
+    assert np.corrcoef(first, last)[0, 1] < 0.95
     if eta == 1:
-        assert np.corrcoef(first.numpy(), last.numpy())[0, 1] < 0.5
+        assert np.corrcoef(first, last)[0, 1] < 0.5
 
 
 def test_noisy_steps_differ_from_each_other_and_repeat_with_the_keys():
-    spans = torch.tensor([[[[1, 8], [2, 3]]]])
-    lengths = torch.tensor([10])
+    spans = np.array([[[[1, 8], [2, 3]]]])
+    lengths = np.array([10])
     runs = [
         denoised_perfectly("left-right", "cosine", 5, 1.0, spans, lengths, seed=seed)[1]
         for seed in (0, 0, 1)
     ]
-    assert all(torch.equal(a, b) for (_, a), (_, b) in zip(runs[0], runs[1], strict=True))
-    assert not torch.equal(runs[0][1][1], runs[2][1][1])
+    assert all(np.array_equal(a, b) for (_, a), (_, b) in zip(runs[0], runs[1], strict=True))
+    assert not np.array_equal(runs[0][1][1], runs[2][1][1])
 
 
 @pytest.mark.parametrize("t", [2, 25, 50])
 def test_eta_one_is_ddpm(t):
     # Between neighbouring steps: the posterior q(x_{t-1} | x_t, x_0) of Ho et al.
-    later, now = Schedule("cosine", 50).alpha_bar[t - 1 : t + 1].double()
+    later, now = Schedule("cosine", 50).alpha_bar[t - 1 : t + 1].tolist()
     beta = 1 - now / later
-    x, x0, noise = torch.tensor([0.8, -0.3, 1.7])
-    mean = (later.sqrt() * beta * x0 + (1 - beta).sqrt() * (1 - later) * x) / (1 - now)
-    sigma = ((1 - later) / (1 - now) * beta).sqrt()
-    assert torch.allclose(ddim_step(x, x0, now, later, 1.0, noise), mean + sigma * noise)
+    x, x0, noise = np.array([[0.8], [-0.3], [1.7]])
+    mean = (math.sqrt(later) * beta * x0 + math.sqrt(1 - beta) * (1 - later) * x) / (1 - now)
+    sigma = math.sqrt((1 - later) / (1 - now) * beta)
+    assert np.allclose(ddim_step(x, x0, now, later, 1.0, noise), mean + sigma * noise)
     steps = [ddim_step(x, x0, now, later, 0.5, value) for value in (noise, 0 * noise)]
-    assert torch.allclose(steps[0] - steps[1], 0.5 * sigma * noise)
+    assert np.allclose(steps[0] - steps[1], 0.5 * sigma * noise)
 
 
 def test_noise_is_required_where_it_is_used():
-    x = torch.zeros(1, 1, 2)
+    x = np.zeros((1, 1, 2))
     with pytest.raises(ValueError, match="eta > 0 needs noise"):
-        ddim_step(x, x, torch.tensor(0.1), torch.tensor(0.5), eta=0.5)
+        ddim_step(x, x, 0.1, 0.5, eta=0.5)
+    schedule = Schedule("cosine", 10)
+    with pytest.raises(ValueError, match="eta > 0 needs noise"):
+        reverse_process(lambda x, t: (x, None), x, schedule, [10, 5, 0], eta=0.5)
+
+
+@pytest.mark.parametrize(("eta", "asked"), [(0.0, []), (0.3, [1, 2, 3]), (1.0, [1, 2, 3])])
+def test_every_noisy_step_asks_for_its_own_noise(eta, asked):
+    """Number 0 is left for the noise that the process starts from."""
+    x = np.zeros((1, 1, 2, 2), dtype=np.float32)
+    steps = []
+
+    def noise(step):
+        steps.append(step)
+        return x
+
+    schedule = Schedule("cosine", 100)
+    sequence = timestep_sequence(100, 4)
+    assert reverse_process(lambda x, t: (x, t), x, schedule, sequence, eta, noise) == 25
+    assert steps == asked, "none is made that is not used"
+
+
+@pytest.mark.parametrize("eta", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_steps_are_the_same_on_torch(schedule, eta):
+    alpha_bar = Schedule(schedule, 100).alpha_bar.tolist()
+    x, x0, noise = gaussian_noise(np.arange(3), 4, 2, 30, 2)
+    tensors = [torch.from_numpy(value) for value in (x, x0, noise)]
+    for now, later in ((100, 99), (100, 50), (60, 10), (2, 1), (1, 0)):
+        step = ddim_step(x, x0, alpha_bar[now], alpha_bar[later], eta, noise)
+        on_torch = ddim_step(*tensors[:2], alpha_bar[now], alpha_bar[later], eta, tensors[2])
+        assert on_torch.dtype == torch.float32 and step.dtype == np.float32
+        assert np.allclose(on_torch.numpy(), step, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("eta", [0.0, 1.0])
+def test_the_whole_process_is_the_same_on_torch(eta):
+    coordinates, schedule = Coordinates("left-right", 1.0), Schedule("cosine", 100)
+    lengths = np.array([[10], [33]])
+
+    def run(place):
+        """place: what makes an array of the host one of the backend."""
+        words = place(lengths)
+
+        def denoise(x, t):  # a denoiser that trusts what it sees
+            spans = coordinates.decode(x, words)
+            return coordinates.encode(spans, words), spans
+
+        def noise(step):
+            return place(gaussian_noise(mix_keys(np.arange(2), step), 1, 9, 2))
+
+        sequence = timestep_sequence(100, 5)
+        return reverse_process(denoise, noise(0), schedule, sequence, eta, noise)
+
+    on_host, on_torch = run(np.asarray), run(torch.from_numpy)
+    assert isinstance(on_host, np.ndarray) and isinstance(on_torch, torch.Tensor)
+    assert np.array_equal(on_torch.numpy(), on_host)

@@ -13,6 +13,7 @@ from torch import nn
 from diffusionner.batching import Batch
 from diffusionner.diffusion import Coordinates, Schedule, mix_keys
 from diffusionner.model import Prediction
+from diffusionner.model.tensors import to_tensors
 from diffusionner.settings import Settings
 from diffusionner.training.matching import finite, match, matched_count, matching_cost
 from diffusionner.training.objective import DenoisingObjective, NoisySpans, NotFinite
@@ -153,33 +154,31 @@ class FixedNetwork(nn.Module):
         self.schedule = Schedule(settings.diffusion.schedule, settings.diffusion.timesteps)
 
     def forward(
-        self, batch: Batch, spans: torch.Tensor, t: torch.Tensor, freeze_encoder: bool
+        self, batch: Batch[torch.Tensor], spans: torch.Tensor, t: torch.Tensor, freeze_encoder: bool
     ) -> Prediction:
         return self.prediction
 
 
 def make_batch(
     lengths: list[int], gold: list[list[tuple[int, int, int]]], padding: int = 0
-) -> Batch:
+) -> Batch[np.ndarray]:
     """A batch of (left, right, type) entities; nothing here looks at its subwords."""
     most, entities = max(lengths), max(1, *(len(g) for g in gold)) + padding
-    table = torch.zeros(len(gold), entities, 3, dtype=torch.long)
+    table = np.zeros((len(gold), entities, 3), dtype=np.int64)
     for row, found in zip(table, gold, strict=True):
-        row[: len(found)] = torch.tensor(found, dtype=torch.long).view(-1, 3)
-    counts = torch.tensor([len(g) for g in gold])
-    blank = torch.zeros(len(gold), most, dtype=torch.long)
+        row[: len(found)] = np.array(found, dtype=np.int64).reshape(-1, 3)
+    blank = np.zeros((len(gold), most), dtype=np.int64)
     return Batch(
         subwords=blank,
         attention=blank,
         word_of=blank,
         first=blank,
-        lengths=torch.tensor(lengths),
+        lengths=np.array(lengths),
         characters=blank[..., None],
         keys=blank[:, 0],
         gold=table[..., :2],
         gold_types=table[..., 2],
-        gold_counts=counts,
-        host_counts=counts,
+        gold_counts=np.array([len(g) for g in gold]),
     )
 
 
@@ -196,17 +195,23 @@ def objective_of(prediction: Prediction, *overrides: str) -> DenoisingObjective:
     return DenoisingObjective(FixedNetwork(prediction, settings), settings)
 
 
-def loss_of(prediction: Prediction, batch: Batch, *overrides: str) -> float:
-    objective = objective_of(prediction, *overrides)
-    noisy = objective.noise(batch, torch.arange(len(batch.lengths)))
-    return objective(batch, noisy, 1.0).item()
+def forward(
+    objective: DenoisingObjective, batch: Batch[np.ndarray], denominator: float = 1.0
+) -> torch.Tensor:
+    noisy = objective.noise(batch, np.arange(len(batch.lengths)))
+    return objective(to_tensors(batch, torch.device("cpu")), noisy, denominator)
+
+
+def loss_of(prediction: Prediction, batch: Batch[np.ndarray], *overrides: str) -> float:
+    return forward(objective_of(prediction, *overrides), batch).item()
 
 
 def written_out(
-    prediction: Prediction, batch: Batch, matches: int, no_entity_weight: float
+    prediction: Prediction, batch: Batch[np.ndarray], matches: int, no_entity_weight: float
 ) -> float:
-    cost = matching_cost(prediction, batch.gold, batch.gold_types).numpy()
-    assigned = match(cost, batch.gold_counts.numpy(), matches)
+    gold, types = torch.from_numpy(batch.gold), torch.from_numpy(batch.gold_types)
+    cost = matching_cost(prediction, gold, types).numpy()
+    assigned = match(cost, batch.gold_counts, matches)
     loss = 0.0
     for b, d, k in np.ndindex(assigned.shape):
         entity = assigned[b, d, k]
@@ -240,8 +245,7 @@ def test_loss_is_divided_by_the_denominator():
     prediction = random_prediction(3, 1, SPANS, 6, TYPES)
     batch = make_batch(LENGTHS, GOLD)
     objective = objective_of(prediction)
-    noisy = objective.noise(batch, torch.arange(3))
-    whole, part = objective(batch, noisy, 1.0).item(), objective(batch, noisy, 8.0).item()
+    whole, part = (forward(objective, batch, number).item() for number in (1.0, 8.0))
     assert part == pytest.approx(whole / 8)
 
 
@@ -290,8 +294,7 @@ def test_the_gradient_reaches_every_score_that_counts():
     batch = make_batch(LENGTHS, GOLD)
     for scores in (prediction.left, prediction.right, prediction.types):
         scores.requires_grad_()
-    objective = objective_of(prediction)
-    objective(batch, objective.noise(batch, torch.arange(3)), 1.0).backward()
+    forward(objective_of(prediction), batch).backward()
     assert (prediction.types.grad != 0).all()
     words_with_gradient = (prediction.left.grad != 0).sum((1, 2, 3)).tolist()
     assert words_with_gradient == [2 * 6, 0, 1 * 4]  # matched spans × words
@@ -314,45 +317,48 @@ def test_predictions_that_are_not_numbers_are_noticed(field):
 # The forward process in training
 
 
-def noised(batch: Batch, keys: torch.Tensor, draws: int, *overrides: str) -> NoisySpans:
+def noised(batch: Batch[np.ndarray], keys: np.ndarray, draws: int, *overrides: str) -> NoisySpans:
     prediction = random_prediction(len(batch.lengths), draws, SPANS, 6, TYPES)
     return objective_of(prediction, *overrides).noise(batch, keys)
 
 
 def test_noisy_spans_lie_in_their_sentences():
-    noisy = noised(make_batch(LENGTHS, GOLD), torch.arange(3), 200)
+    noisy = noised(make_batch(LENGTHS, GOLD), np.arange(3), 200)
     assert noisy.spans.shape == (3, 200, SPANS, 2)
-    left, right = noisy.spans.unbind(-1)
+    assert noisy.t.shape == (3, 200)
+    assert noisy.spans.dtype == noisy.t.dtype == np.int64  # moved to a device in one piece
+    left, right = np.moveaxis(noisy.spans, -1, 0)
     assert (left >= 0).all() and (left <= right).all()
-    assert right.amax((1, 2)).tolist() == [length - 1 for length in LENGTHS]
+    assert right.max((1, 2)).tolist() == [length - 1 for length in LENGTHS]
 
 
 def test_timesteps_are_uniform_over_the_process():
     overrides = ("diffusion.timesteps=10",)
-    noisy = noised(make_batch(LENGTHS, GOLD), torch.arange(3), 2000, *overrides)
-    shares = torch.bincount(noisy.t.flatten(), minlength=12) / noisy.t.numel()
+    noisy = noised(make_batch(LENGTHS, GOLD), np.arange(3), 2000, *overrides)
+    shares = np.bincount(noisy.t.ravel(), minlength=12) / noisy.t.size
     assert shares[0] == 0 and shares[11] == 0
     assert shares[1:11].tolist() == pytest.approx([0.1] * 10, abs=0.02)
 
 
 def test_little_noise_leaves_the_gold_and_much_hides_it():
     batch = make_batch(LENGTHS, GOLD)
-    noisy = noised(batch, torch.arange(3), 2000, "diffusion.expansion=repetition")
+    noisy = noised(batch, np.arange(3), 2000, "diffusion.expansion=repetition")
     gold = batch.gold[0, :2]
-    is_gold = (noisy.spans[0, :, :, None] == gold).all(-1).any(-1).float().mean(-1)  # [D]
+    is_gold = (noisy.spans[0, :, :, None] == gold).all(-1).any(-1).mean(-1)  # [D]
     assert is_gold[noisy.t[0] <= 5].mean() == 1
     assert is_gold[noisy.t[0] >= 900].mean() < 0.3
 
 
 def test_noise_depends_on_key_and_draw_alone():
     batch = make_batch(LENGTHS, GOLD)
-    keys = mix_keys(torch.arange(3), 7)
+    keys = mix_keys(np.arange(3), 7)
     together = noised(batch, keys, 4)
     last = noised(make_batch(LENGTHS[2:], GOLD[2:]), keys[2:], 4)
-    assert torch.equal(together.spans[2:], last.spans) and torch.equal(together.t[2:], last.t)
+    assert np.array_equal(together.spans[2:], last.spans)
+    assert np.array_equal(together.t[2:], last.t)
     fewer = noised(batch, keys, 2)
-    assert torch.equal(together.spans[:, :2], fewer.spans)
-    assert len(together.t.unique()) == 12, "every sentence and draw has a timestep of its own"
+    assert np.array_equal(together.spans[:, :2], fewer.spans)
+    assert len(np.unique(together.t)) == 12, "every sentence and draw has a timestep of its own"
 
 
 # The learning rate

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -12,18 +13,22 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from diffusionner.batching import EncodedCorpus, SubwordTokenizer
+from diffusionner.batching import Batch, EncodedCorpus, SubwordTokenizer
 from diffusionner.corpus import Sentence, collect_labels
+from diffusionner.diffusion import ddim_step, gaussian_noise, mix_keys
 from diffusionner.errors import SettingsError
 from diffusionner.inference.predictor import predict
-from diffusionner.model import DenoisingNetwork, graphs
+from diffusionner.inference.torch_engine import TorchEngine
+from diffusionner.model import DenoisingNetwork, Prediction, graphs
 from diffusionner.model.encoder import BiLSTM, pool_subwords
 from diffusionner.model.pretrained import load_encoder, load_tokenizer
+from diffusionner.model.tensors import to_device, to_tensors
 from diffusionner.settings import EncoderSettings, InferenceSettings, Settings
 from diffusionner.training.objective import DenoisingObjective
 from diffusionner.training.optimisation import build_optimizer, set_rate
 
 Build = Callable[..., DenoisingNetwork]
+CPU = torch.device("cpu")
 
 
 @pytest.fixture
@@ -43,14 +48,62 @@ def tokenizer(encoder_folder: Path) -> SubwordTokenizer:
     return load_tokenizer(encoder_folder, limit=128)
 
 
+def tensors_of(corpus: EncodedCorpus, *steps: int) -> Batch[torch.Tensor]:
+    """All windows as one batch."""
+    return to_tensors(corpus.batch(np.arange(len(corpus)), *steps), CPU)
+
+
+def full(count: int, spans: int) -> torch.Tensor:
+    """As many spans for every sentence."""
+    return torch.ones(count, spans, dtype=torch.bool)
+
+
+# Tensors
+
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+@pytest.mark.parametrize("name", [*DEVICES, "meta"])  # meta: shapes and types without content
+@pytest.mark.parametrize("dtype", [np.int64, np.float32])
+def test_arrays_keep_their_shapes_and_types_on_a_device(name, dtype):
+    shapes = [(2, 3), (4,), (2, 3, 0), (1, 2, 3, 2), ()]
+    random = np.random.default_rng(0)
+    arrays = [random.integers(-(2**20), 2**20, shape).astype(dtype) for shape in shapes]
+    arrays.append(np.arange(12, dtype=dtype).reshape(3, 4)[:, ::2].T)  # not in one piece
+    moved = to_device(arrays, torch.device(name))
+    for tensor, array in zip(moved, arrays, strict=True):
+        assert tensor.device.type == name
+        assert tensor.shape == array.shape
+        assert tensor.dtype == {np.int64: torch.int64, np.float32: torch.float32}[dtype]
+        if name != "meta":
+            assert np.array_equal(tensor.cpu().numpy(), array)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_batches_on_a_device_are_those_of_the_host(tokenizer, nested_sentences, device):
+    labels = collect_labels(nested_sentences)
+    settings = EncoderSettings(character_filters=4, context=1)
+    corpus = EncodedCorpus(nested_sentences[:6], tokenizer, settings, labels)
+    batch = corpus.batch(np.arange(len(corpus)))
+    assert batch.gold_counts.sum() > 6 and batch.characters.shape[-1] > 0
+    moved = to_tensors(batch, torch.device(device))
+    for f in fields(Batch):
+        before, after = getattr(batch, f.name), getattr(moved, f.name)
+        if f.name in ("keys", "gold_counts"):
+            assert after is before, "noise and matching are made on the host"
+        else:
+            assert after.device.type == device and after.dtype == torch.int64, f.name
+            assert after.shape == before.shape, f.name
+            assert np.array_equal(after.cpu().numpy(), before), f.name
+
+
 # Encoder
 
 
 @pytest.mark.parametrize("pooling", ["max", "mean", "first"])
 def test_subword_pooling_written_out(tokenizer, nested_sentences, pooling):
     settings = EncoderSettings(context=1, max_subwords=60)
-    corpus = EncodedCorpus(nested_sentences[:6], tokenizer, settings)
-    batch = corpus.batch(np.arange(len(corpus)))
+    batch = tensors_of(EncodedCorpus(nested_sentences[:6], tokenizer, settings))
     states = torch.randn(*batch.subwords.shape, 5, generator=torch.Generator().manual_seed(0))
     pooled = pool_subwords(states, batch, pooling)
     reduce = {"max": lambda x: x.amax(0), "mean": lambda x: x.mean(0), "first": lambda x: x[0]}
@@ -69,7 +122,7 @@ def sample(sentences: list[Sentence]) -> list[Sentence]:
 def test_the_sentence_is_encoded_once(build, tokenizer, nested_sentences):
     network = build()
     corpus = EncodedCorpus(nested_sentences[:3], tokenizer, network_settings(network))
-    batch = corpus.batch(np.arange(3))
+    batch = tensors_of(corpus)
     calls = {"encoder": 0, "decoder": 0}
 
     def count(name: str) -> None:
@@ -79,7 +132,7 @@ def test_the_sentence_is_encoded_once(build, tokenizer, nested_sentences):
     network.decoder.register_forward_hook(lambda *_: count("decoder"))
     for steps in (1, 2, 9):
         calls.update(encoder=0, decoder=0)
-        network.reverse(batch, InferenceSettings(steps=steps, spans=6))
+        network.reverse(batch, InferenceSettings(steps=steps), full(3, 6))
         assert calls == {"encoder": 1, "decoder": steps}
 
 
@@ -104,7 +157,7 @@ def test_lstm_is_a_packed_lstm(layers):
 def test_word_states_are_zero_beyond_the_sentence(build, tokenizer, nested_sentences, layers):
     network = build(f"encoder.lstm_layers={layers}", "encoder.hidden_size=20")
     corpus = EncodedCorpus(sample(nested_sentences), tokenizer, network_settings(network))
-    encoding = network.encoder(corpus.batch(np.arange(len(corpus))))
+    encoding = network.encoder(tensors_of(corpus))
     assert encoding.states.shape[-1] == 20
     assert (encoding.states[~encoding.mask] == 0).all()
     assert (encoding.states[encoding.mask] != 0).any(-1).all()
@@ -126,7 +179,7 @@ def test_only_character_features_see_capitals(build, tokenizer):
     for filters in (0, 8):
         network = build(f"encoder.character_filters={filters}", "encoder.lstm_layers=0")
         corpus = EncodedCorpus(sentences, tokenizer, network_settings(network))
-        states = network.encoder(corpus.batch(np.arange(2))).states
+        states = network.encoder(tensors_of(corpus)).states
         assert torch.allclose(states[0, 0], states[1, 0], atol=1e-6) == (filters == 0)
         assert torch.allclose(states[0, 1], states[1, 1], atol=1e-6)
 
@@ -146,13 +199,14 @@ def test_predictions_do_not_depend_on_the_batch(
     build, tokenizer, nested_sentences, kind, pooling, steps, eta
 ):
     network = build(f"diffusion.coordinates={kind}", f"decoder.span_pooling={pooling}")
+    engine = TorchEngine(network)
     sentences = sample(nested_sentences)
     options = InferenceSettings(steps=steps, spans=15, eta=eta, overlap="all", batch_size=1)
 
     def found(order: list[int], size: int) -> dict[int, list]:
         corpus = EncodedCorpus([sentences[i] for i in order], tokenizer, network_settings(network))
         assert len(corpus) > len(order), "one sentence takes several windows"
-        results = predict(network, corpus, range(len(order)), replace(options, batch_size=size))
+        results = predict(engine, corpus, range(len(order)), replace(options, batch_size=size))
         return dict(zip(order, results, strict=True))
 
     order = list(range(len(sentences)))
@@ -168,21 +222,52 @@ def test_predictions_do_not_depend_on_the_batch(
 def test_steps_seed_and_noise_matter(build, tokenizer, nested_sentences):
     network = build()
     corpus = EncodedCorpus(nested_sentences[:4], tokenizer, network_settings(network))
-    batch = corpus.batch(np.arange(4))
-    base = InferenceSettings(steps=4, spans=12)
-    scores = network.reverse(batch, base).types
-    assert torch.equal(scores, network.reverse(batch, base).types)
+    batch = tensors_of(corpus)
+    base, slots = InferenceSettings(steps=4), full(4, 12)
+    scores = network.reverse(batch, base, slots).types
+    assert torch.equal(scores, network.reverse(batch, base, slots).types)
     for other in (replace(base, steps=2), replace(base, seed=1), replace(base, eta=1.0)):
-        assert not torch.allclose(scores, network.reverse(batch, other).types, atol=1e-4)
+        assert not torch.allclose(scores, network.reverse(batch, other, slots).types, atol=1e-4)
+
+
+@pytest.mark.parametrize("eta", [0.0, 0.7])
+def test_every_step_has_noise_of_its_own(build, tokenizer, nested_sentences, monkeypatch, eta):
+    """The steps written out: noise of sentence, seed and number of the step alone."""
+    network = build()
+    corpus = EncodedCorpus(nested_sentences[:3], tokenizer, network_settings(network))
+    batch = tensors_of(corpus)
+    seen: list[tuple[torch.Tensor, int, Prediction]] = []
+    denoise = network.denoise
+
+    def recording(sentence, x, t, slots):
+        prediction = denoise(sentence, x, t, slots)
+        seen.append((x, int(t[0, 0]), prediction))
+        return prediction
+
+    monkeypatch.setattr(network, "denoise", recording)
+    last = network.reverse(batch, InferenceSettings(steps=4, eta=eta, seed=5), full(3, 7))
+    assert [t for _, t, _ in seen] == [100, 75, 50, 25] and last is seen[-1][2]
+
+    def noise(step: int) -> torch.Tensor:
+        return torch.from_numpy(gaussian_noise(mix_keys(batch.keys, 5, step), 1, 7, 2))
+
+    assert torch.equal(seen[0][0], noise(0))
+    alpha_bar = network.schedule.alpha_bar.tolist()
+    for step, ((x, t, found), (following, later, _)) in enumerate(pairwise(seen), start=1):
+        left, right = found.left.argmax(-1), found.right.argmax(-1)
+        spans = torch.stack([left, torch.maximum(left, right)], -1)
+        x0 = network.coordinates.encode(spans, batch.lengths[:, None])
+        expected = ddim_step(x, x0, alpha_bar[t], alpha_bar[later], eta, noise(step))
+        assert torch.allclose(following, expected, atol=1e-6)
 
 
 def test_given_spans_replace_the_noise(build, tokenizer, nested_sentences):
     network = build()
     corpus = EncodedCorpus(nested_sentences[:2], tokenizer, network_settings(network))
-    batch = corpus.batch(np.arange(2))
+    batch = tensors_of(corpus)
     given = torch.tensor([[[0, 2], [1, 1]], [[2, 4], [0, 0]]])
     options = InferenceSettings(steps=1)
-    prediction = network.reverse(batch, options, given, start=40)
+    prediction = network.reverse(batch, options, full(2, 2), given, start=40)
     with torch.no_grad():
         t = torch.full((2, 1), 40)
         direct = network.decoder(network.encode(batch), given[:, None], t)
@@ -200,7 +285,7 @@ def test_predicting_leaves_the_network_as_it_was(build, tokenizer, nested_senten
         def note(done: int, total: int, calls: list[tuple[int, int]] = calls) -> None:
             calls.append((done, total))
 
-        predict(network, corpus, [1, 0], InferenceSettings(steps=1), progress=note)
+        predict(TorchEngine(network), corpus, [1, 0], InferenceSettings(steps=1), progress=note)
         assert network.training == network.decoder.training == mode
         assert calls[-1] == (2, 2)
 
@@ -212,7 +297,7 @@ def test_what_cuda_graphs_record_is_the_network(build, tokenizer, nested_sentenc
     """Recording needs a GPU; that it records the same function, on padded shapes, does not."""
     network = build()
     corpus = EncodedCorpus(nested_sentences[:4], tokenizer, network_settings(network))
-    plain, padded = corpus.batch(np.arange(4)), corpus.batch(np.arange(4), *graphs.BUCKETS)
+    plain, padded = tensors_of(corpus), tensors_of(corpus, *graphs.BUCKETS)
     assert padded.subwords.shape[1] % graphs.BUCKETS[0] == 0
     assert padded.first.shape[1] % graphs.BUCKETS[1] == 0
     spans = torch.tensor([[0, 0], [1, 2], [0, 3]]).expand(4, 2, 3, 2)
@@ -236,7 +321,8 @@ def test_a_frozen_encoder_gets_no_gradient(
     objective.freeze_encoder = frozen
     corpus = EncodedCorpus(nested_sentences[:3], tokenizer, network_settings(network), labels)
     batch = corpus.batch(np.arange(3))
-    objective(batch, objective.noise(batch, batch.keys), 1.0).backward()
+    noisy = objective.noise(batch, batch.keys)
+    objective(to_tensors(batch, CPU), noisy, 1.0).backward()
     pretrained = set(network.encoder.transformer.parameters())
     for name, parameter in network.named_parameters():
         has_gradient = parameter.grad is not None and bool((parameter.grad != 0).any())

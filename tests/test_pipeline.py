@@ -5,57 +5,24 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from models import LABELS, assert_same, lively_model, spans
 
 from diffusionner import DiffusionNER, Entity
 from diffusionner.corpus import Sentence
 from diffusionner.errors import DataError, SettingsError
 from diffusionner.inference import pipeline
-from diffusionner.model import DenoisingNetwork
 from diffusionner.model.encoder import SentenceEncoder
-from diffusionner.model.pretrained import load_encoder, load_tokenizer, position_limit
 from diffusionner.settings import Settings
-
-LABELS = ["FAC", "GPE", "PER"]
 
 
 @pytest.fixture(scope="module")
 def build(encoder_folder: Path) -> Callable[..., DiffusionNER]:
-    def build(*changes: str) -> DiffusionNER:
-        """A model whose spans are all entities, at boundaries that rounding does not change."""
-        settings = Settings.from_dict(
-            {
-                "encoder": {
-                    "name": str(encoder_folder),
-                    "character_filters": 8,
-                    "lstm_layers": 1,
-                    "max_subwords": 100,
-                },
-                "diffusion": {"spans": 12, "timesteps": 100},
-                "decoder": {"heads": 4, "feedforward": 32, "span_pooling": "endpoints"},
-                "inference": {"steps": 2, "spans": 30, "threshold": 0, "overlap": "all"},
-            }
-        ).override(changes)
-        torch.manual_seed(0)
-        transformer = load_encoder(settings.encoder.name)
-        network = DenoisingNetwork(transformer, LABELS, settings)
-        decoder = network.decoder
-        with torch.no_grad():  # as they are, all spans would end up at the same two boundaries
-            for parameter in network.encoder.lstm.parameters():
-                parameter *= 3
-            for layer in (decoder.first, decoder.last, decoder.join, decoder.layers[0].norms[-1]):
-                layer.weight *= 10
-            for pointer in (decoder.left, decoder.right):
-                pointer.output.weight *= 5
-            decoder.classifier[-1].weight *= 20
-            decoder.classifier[-1].bias[-1] = -1000  # never "no entity"
-        limit = position_limit(transformer.config)
-        return DiffusionNER(network, load_tokenizer(encoder_folder, limit), settings)
-
-    return build
+    return partial(lively_model, encoder_folder)
 
 
 @pytest.fixture(scope="module")
@@ -66,18 +33,6 @@ def ner(build: Callable[..., DiffusionNER]) -> DiffusionNER:
 @pytest.fixture(scope="module")
 def contextual(build: Callable[..., DiffusionNER]) -> DiffusionNER:
     return build("encoder.context=2")
-
-
-def spans(entities: list[Entity]) -> list[tuple[int, int, str]]:
-    return [(e.start, e.end, e.label) for e in entities]
-
-
-def assert_same(one: list[list[Entity]], other: list[list[Entity]]) -> None:
-    """The same entities with almost the same scores."""
-    assert [spans(e) for e in one] == [spans(e) for e in other]
-    for ours, theirs in zip(one, other, strict=True):
-        assert [e.score for e in ours] == pytest.approx([e.score for e in theirs], abs=1e-4)
-        assert [e.text for e in ours] == [e.text for e in theirs]
 
 
 TEXTS = [
@@ -175,7 +130,7 @@ def test_entities_are_in_reading_order(ner):
 
 def test_pipe_gives_what_single_calls_give(ner):
     together = list(ner.pipe(TEXTS))
-    assert sum(map(len, together)) > 30
+    assert sum(map(len, together)) > 20
     assert_same(together, [ner(text) for text in TEXTS])
 
 
@@ -227,7 +182,7 @@ def test_any_batch_size_gives_the_same(request, nested_sentences, fixture, batch
     sentences = [s.words for s in nested_sentences[:20]]
     docs = [f"doc {i // 7}" if i < 18 else None for i in range(20)]
     expected = model.predict_tokens(sentences, docs, batch_size=8)
-    assert sum(map(len, expected)) > 100
+    assert sum(map(len, expected)) > 80
     assert_same(model.predict_tokens(sentences, docs, batch_size=batch_size), expected)
 
 

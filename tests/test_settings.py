@@ -23,7 +23,7 @@ FIELDS = {
 LITERALS = [name for name in FIELDS if typing.get_origin(HINTS[name]) is typing.Literal]
 LOW = [name for name, f in FIELDS.items() if f.metadata["low"] is not None]
 HIGH = [name for name, f in FIELDS.items() if f.metadata["high"] is not None]
-INTEGERS = [name for name in FIELDS if HINTS[name] in (int, int | None)]
+INTEGERS = [n for n, hint in HINTS.items() if hint is int or int in typing.get_args(hint)]
 
 
 def given(name: str, value: object) -> Settings:
@@ -149,6 +149,7 @@ def test_describe_shows_choices_and_ranges():
     assert allowed["inference.threshold"] == "float, 0 to 3"
     assert allowed["encoder.hidden_size"] == "int or null, at least 2"
     assert allowed["data.train"] == "str or null"
+    assert allowed["inference.spans"] == "int or auto, at least 1"
 
 
 # What is wrong

@@ -16,6 +16,7 @@ from diffusionner.errors import CheckpointError, SettingsError
 from diffusionner.evaluation.scorer import compare, pair_up, score
 from diffusionner.fingerprint import fingerprint
 from diffusionner.model.pretrained import load_encoder
+from diffusionner.model.tensors import to_tensors
 from diffusionner.settings import Settings
 from diffusionner.training import trainer
 from diffusionner.training.data import load_data
@@ -392,8 +393,8 @@ def test_graphed_gradients_are_those_of_the_plain_network(tiny_settings):
             trainer.objective.graphed = graphed  # the same padding for both
             (micro,) = trainer._prepare(chosen, 0)
             trainer.objective.graphed = network
-            batch, noisy = micro.batch.to(trainer.device), micro.noisy.to(trainer.device)
-            trainer.objective(batch, noisy, micro.denominator).backward()
+            batch = to_tensors(micro.batch, trainer.device)
+            trainer.objective(batch, micro.noisy, micro.denominator).backward()
             parts = [p.grad.flatten() for p in trainer.parameters if p.grad is not None]
             found.append(torch.cat(parts).clone())
         return found

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import numpy as np
-import torch
-from torch import Tensor
+from tokenizers import Tokenizer
 
 from diffusionner.corpus import Sentence
 from diffusionner.settings import EncoderSettings
@@ -24,37 +23,24 @@ MAX_PIECES = 48  # subwords read of one word: nothing but garbage is longer
 CHARACTER_CODES = 512  # 0 pads; code points below 255 have their own code, others share the rest
 
 
+Array = TypeVar("Array")  # numpy's on the host, a backend's own where the model runs
+
+
 @dataclass
-class Batch:
+class Batch(Generic[Array]):
     """B windows of at most L subwords and M words, with at most N gold entities."""
 
-    subwords: Tensor  # [B, L] ids
-    attention: Tensor  # [B, L] 1 for real subwords
-    word_of: Tensor  # [B, L] index of the word a subword belongs to; M for context and padding
-    first: Tensor  # [B, M] position of a word's first subword
-    lengths: Tensor  # [B] words
-    characters: Tensor  # [B, M, C] codes of the words' characters
-    keys: Tensor  # [B] noise keys of the sentences
-    gold: Tensor  # [B, N, 2] left and right word, inclusive
-    gold_types: Tensor  # [B, N]
-    gold_counts: Tensor  # [B]
-    host_counts: Tensor  # [B] gold_counts, always on the CPU: matching needs it there
-
-    def to(self, device: torch.device) -> Batch:
-        names = [f.name for f in fields(self) if f.name != "host_counts"]
-        moved = to_device([getattr(self, name) for name in names], device)
-        return Batch(**dict(zip(names, moved, strict=True)), host_counts=self.host_counts)
-
-
-def to_device(values: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """Tensors of one type moved together: one copy, which overlaps with computation."""
-    if device.type == "cpu":
-        return list(values)
-    packed = torch.cat([value.flatten() for value in values])
-    if device.type == "cuda":
-        packed = packed.pin_memory()
-    parts = torch.split(packed.to(device, non_blocking=True), [v.numel() for v in values])
-    return [part.view(value.shape) for part, value in zip(parts, values, strict=True)]
+    subwords: Array  # [B, L] ids
+    attention: Array  # [B, L] 1 for real subwords
+    word_of: Array  # [B, L] index of the word a subword belongs to; M for context and padding
+    first: Array  # [B, M] position of a word's first subword
+    lengths: Array  # [B] words
+    characters: Array  # [B, M, C] codes of the words' characters
+    gold: Array  # [B, N, 2] left and right word, inclusive
+    gold_types: Array  # [B, N]
+    # Noise and matching are made on the host, which always has these:
+    keys: np.ndarray  # [B] noise keys of the sentences
+    gold_counts: np.ndarray  # [B]
 
 
 @dataclass
@@ -125,8 +111,10 @@ class EncodedCorpus:
         gold = np.array(spans, dtype=np.int64).reshape(-1, 2)
         return gold, np.array(kinds, dtype=np.int64), _offsets(counts)
 
-    def batch(self, chosen: np.ndarray, subword_step: int = 8, word_step: int = 1) -> Batch:
-        """Gather the chosen windows into tensors; L and M are rounded up to multiples."""
+    def batch(
+        self, chosen: np.ndarray, subword_step: int = 8, word_step: int = 1
+    ) -> Batch[np.ndarray]:
+        """Gather the chosen windows into arrays; L and M are rounded up to multiples."""
         w = self.windows
         prefix, suffix = self.tokenizer.prefix, self.tokenizer.suffix
         starts, ends = w.piece_start[chosen], w.piece_end[chosen]
@@ -166,19 +154,17 @@ class EncodedCorpus:
         else:
             gold = np.zeros((len(chosen), 1, 2), dtype=np.int64)
             gold_types = np.zeros((len(chosen), 1), dtype=np.int64)
-        host_counts = torch.from_numpy(counts)
         return Batch(
-            subwords=torch.from_numpy(subwords.astype(np.int64)),
-            attention=torch.from_numpy(attention.astype(np.int64)),
-            word_of=torch.from_numpy(word_of),
-            first=torch.from_numpy(first),
-            lengths=torch.from_numpy(words),
-            characters=torch.from_numpy(characters.astype(np.int64)),
-            keys=torch.from_numpy(self.sentence_keys[w.sentence[chosen]] + w.offset[chosen]),
-            gold=torch.from_numpy(gold),
-            gold_types=torch.from_numpy(gold_types),
-            gold_counts=host_counts,
-            host_counts=host_counts,
+            subwords=subwords.astype(np.int64),
+            attention=attention.astype(np.int64),
+            word_of=word_of,
+            first=first,
+            lengths=words,
+            characters=characters.astype(np.int64),
+            gold=gold,
+            gold_types=gold_types,
+            keys=self.sentence_keys[w.sentence[chosen]] + w.offset[chosen],
+            gold_counts=counts,
         )
 
     def widest(self, size: int) -> np.ndarray:
@@ -210,22 +196,42 @@ class EncodedCorpus:
         return [batches[i] for i in random.permutation(len(batches))]
 
 
+@dataclass
 class SubwordTokenizer:
-    """The few things we need of a Hugging Face tokenizer: subwords of words, and special ids."""
+    """Subwords of words, and what stands around a sentence."""
 
-    def __init__(self, tokenizer: Any, limit: int) -> None:
-        """limit: subwords the encoder has positions for."""
-        self.hf = tokenizer
-        self.limit = limit
+    backend: Tokenizer
+    limit: int  # subwords the encoder has positions for
+    prefix: list[int]
+    suffix: list[int]
+    pad: int
+    unknown: int
+    hf: Any = None  # the Hugging Face tokenizer around it, where there is one
+
+    @classmethod
+    def of(cls, tokenizer: Any, limit: int) -> SubwordTokenizer:
+        """From a (fast) Hugging Face tokenizer."""
         # Special tokens are found by example: families differ in what they put around a sentence.
         bare = tokenizer("a", add_special_tokens=False)["input_ids"]
         full = tokenizer("a")["input_ids"]
         at = next(i for i in range(len(full)) if full[i : i + len(bare)] == bare)
-        self.prefix: list[int] = full[:at]
-        self.suffix: list[int] = full[at + len(bare) :]
-        self.special_count = len(self.prefix) + len(self.suffix)
-        self.pad: int = tokenizer.pad_token_id or 0
-        self.unknown: int = tokenizer.unk_token_id or self.pad
+        pad = tokenizer.pad_token_id or 0
+        backend = tokenizer.backend_tokenizer
+        backend.no_truncation()
+        backend.no_padding()
+        return cls(
+            backend=backend,
+            limit=limit,
+            prefix=full[:at],
+            suffix=full[at + len(bare) :],
+            pad=pad,
+            unknown=tokenizer.unk_token_id or pad,
+            hf=tokenizer,
+        )
+
+    @property
+    def special_count(self) -> int:
+        return len(self.prefix) + len(self.suffix)
 
     def pieces(self, sentences: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
         """All subword ids, flat, and the number of subwords of each word (at least one).
@@ -237,10 +243,12 @@ class SubwordTokenizer:
         counts: list[np.ndarray] = [np.zeros(0, dtype=np.int64)]
         for start in range(0, len(sentences), 1024):
             chunk = [list(words) for words in sentences[start : start + 1024]]
-            encoded = self.hf(chunk, is_split_into_words=True, add_special_tokens=False)
-            for number, words in enumerate(chunk):
-                word_ids = np.array(encoded.word_ids(number), dtype=np.int64)
-                pieces = np.array(encoded["input_ids"][number], dtype=np.int64)
+            encoded = self.backend.encode_batch(
+                chunk, is_pretokenized=True, add_special_tokens=False
+            )
+            for words, encoding in zip(chunk, encoded, strict=True):
+                word_ids = np.array(encoding.word_ids, dtype=np.int64)
+                pieces = np.array(encoding.ids, dtype=np.int64)
                 count = np.bincount(word_ids, minlength=len(words))
                 if count.min() == 0 or count.max() > MAX_PIECES:
                     pieces, count = self._repair(pieces, word_ids, count)

@@ -6,7 +6,6 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -17,10 +16,8 @@ from diffusionner.errors import CheckpointError, WriteError
 from diffusionner.files import bytes_writer, write_together
 from diffusionner.model import DenoisingNetwork
 from diffusionner.model.pretrained import build_encoder, load_tokenizer, position_limit
+from diffusionner.model_folder import new_config, read_config
 from diffusionner.settings import Settings
-
-FORMAT = "diffusionner"
-VERSION = 1
 
 
 def save(
@@ -31,24 +28,17 @@ def save(
     # Where the encoder came from is in the settings; these depend on the machine or the run.
     for name in ("_name_or_path", "dtype", "torch_dtype", "transformers_version"):
         encoder_config.pop(name, None)
-    config = {
-        "format": FORMAT,
-        "version": VERSION,
-        "labels": network.labels,
-        "settings": settings.to_dict(),
-        "encoder_config": encoder_config,
-    }
+    config = new_config(network.labels, settings) | {"encoder_config": encoder_config}
     text = json.dumps(config, indent=1, ensure_ascii=False) + "\n"
     writers = {
-        folder / name: bytes_writer(content)
-        for name, content in _tokenizer_files(tokenizer).items()
+        folder / name: bytes_writer(content) for name, content in tokenizer_files(tokenizer).items()
     }
     writers[folder / "config.json"] = bytes_writer(text.encode())
     writers[folder / "model.safetensors"] = tensor_writer(network.state_dict(), {"format": "pt"})
     write_together(writers)
 
 
-def _tokenizer_files(tokenizer: SubwordTokenizer) -> dict[str, bytes]:
+def tokenizer_files(tokenizer: SubwordTokenizer) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as scratch:
         try:
             tokenizer.hf.save_pretrained(scratch)
@@ -78,7 +68,7 @@ def tensor_writer(
 def load(folder: str | Path) -> tuple[DenoisingNetwork, SubwordTokenizer, Settings]:
     """The network (on the CPU, float32, in eval mode) with its tokenizer and settings."""
     folder = Path(folder)
-    config = _read_config(folder)
+    config = read_config(folder, "encoder_config")
     settings = Settings.from_dict(config["settings"], str(folder / "config.json"))
     try:
         transformer = build_encoder(config["encoder_config"])
@@ -115,31 +105,3 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(
             f"{path} {what} ({error}); restore it from a good copy or train again"
         ) from error
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    path = folder / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise CheckpointError(
-            f"no model in '{folder}': there is no config.json; give the folder that "
-            "`diffusionner train` or save_pretrained wrote"
-        ) from error
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
-    if not isinstance(config, dict) or config.get("format") != FORMAT:
-        kind = config.get("model_type", "unknown") if isinstance(config, dict) else "unknown"
-        raise CheckpointError(
-            f"{path} is not a DiffusionNER model (it says: {kind}); a plain encoder becomes one by "
-            "training: set encoder.name to this folder and run `diffusionner train`"
-        )
-    if config.get("version") != VERSION:
-        raise CheckpointError(
-            f"{path} has version {config.get('version')}, this release reads {VERSION}; "
-            "update diffusionner or train again"
-        )
-    missing = [key for key in ("labels", "settings", "encoder_config") if key not in config]
-    if missing:
-        raise CheckpointError(f"{path} lacks {', '.join(missing)}; restore it from a good copy")
-    return config

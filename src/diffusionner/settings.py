@@ -132,7 +132,9 @@ class InferenceSettings:
     """The reverse process and decoding."""
 
     steps: int = setting(5, "Gamma, the denoising steps.", 1)
-    spans: int = setting(60, "K_eval, the noisy spans of a sentence.", 1)
+    spans: int | Literal["auto"] = setting(
+        "auto", "K_eval, the noisy spans of a sentence; auto = by its length.", 1
+    )
     eta: float = setting(0.0, "DDIM's eta: 0 = deterministic, 1 = as noisy as DDPM.", 0.0, 1.0)
     threshold: float = setting(2.5, "Phi, on the sum of the three probabilities.", 0.0, 3.0)
     overlap: Literal["nested", "flat", "all"] = setting(
@@ -300,8 +302,7 @@ def _build_section(section: str, values: Mapping[str, Any], origin: str) -> Any:
 def _allowed(hint: Any, f: dataclasses.Field[Any]) -> str:
     if typing.get_origin(hint) is Literal:
         return " | ".join(typing.get_args(hint))
-    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    names = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
+    names = " or ".join(_kind_name(kind) for kind in _kinds(hint))
     low, high = f.metadata["low"], f.metadata["high"]
     if low is not None:
         names += f", {low:g} to {high:g}" if high is not None else f", at least {low:g}"
@@ -317,9 +318,11 @@ def _coerce(where: str, value: Any, hint: Any, f: dataclasses.Field[Any]) -> Any
                 f"{where}={value!r} is not possible; {nearest(str(value), options)}"
             )
         return value
-    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    kinds = _kinds(hint)
     if value is None and type(None) in kinds:
         return None
+    if any(value in typing.get_args(k) for k in kinds if typing.get_origin(k) is Literal):
+        return value
     kind = next(k for k in kinds if k is not type(None))
     expected = f"{where}={value!r} is not possible; expected {_allowed(hint, f)}"
     if kind is bool or isinstance(value, bool):
@@ -338,6 +341,18 @@ def _coerce(where: str, value: Any, hint: Any, f: dataclasses.Field[Any]) -> Any
     if bound is not None and (number < bound if bound is low else number > bound):
         raise SettingsError(f"{expected} (the nearest valid value is {bound:g})")
     return number
+
+
+def _kinds(hint: Any) -> tuple[Any, ...]:
+    """The types of a union, or the one type."""
+    is_union = typing.get_origin(hint) in (types.UnionType, typing.Union)
+    return typing.get_args(hint) if is_union else (hint,)
+
+
+def _kind_name(kind: Any) -> str:
+    if typing.get_origin(kind) is Literal:
+        return " or ".join(typing.get_args(kind))
+    return "null" if kind is type(None) else str(kind.__name__)
 
 
 def _number(value: Any, kind: type) -> int | float | None:

@@ -16,7 +16,9 @@ Model = Annotated[
     Path | None, typer.Option("--model", help="Folder of a trained model.", show_default=False)
 ]
 Steps = Annotated[int | None, typer.Option(help="Denoising steps γ.  [default: the model's]")]
-Spans = Annotated[int | None, typer.Option(help="Noisy spans K_eval.  [default: the model's]")]
+Spans = Annotated[
+    str | None, typer.Option(help="Noisy spans K_eval, or auto.  [default: the model's]")
+]
 Threshold = Annotated[
     float | None,
     typer.Option(help="φ on the sum of the three probabilities.  [default: the model's]"),
@@ -42,7 +44,7 @@ def load_model(model: Path | None, device: str | None) -> DiffusionNER:
 
 def inference_options(
     steps: int | None,
-    spans: int | None,
+    spans: str | None,
     threshold: float | None,
     overlap: str | None,
     seed: int | None,

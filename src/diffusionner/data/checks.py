@@ -17,6 +17,7 @@ from diffusionner.data.overlaps import crossing
 from diffusionner.data.reach import Reach, Room, Window
 from diffusionner.errors import DataError
 from diffusionner.fingerprint import Fingerprint, fingerprint
+from diffusionner.inference.span_counts import fewest
 from diffusionner.settings import Settings
 
 _BATCH = 256  # sentences that are given to the tokenizer together
@@ -223,10 +224,11 @@ class Checker:
                 f"no window of {self.room.size} {self.room.unit} holds all of "
                 f"{_show(span, sentence.words)}",
             )  # fmt: skip
-        training, inference = self.settings.diffusion.spans, self.settings.inference.spans
-        if len(sentence.entities) <= min(training, inference):
+        training = self.settings.diffusion.spans
+        if len(sentence.entities) <= min(training, fewest(self.settings.inference.spans)):
             return
         for window in windows:
+            inference = window.spans(self.settings.inference)
             inside = [span for span in sentence.entities if window.holds(span)]
             if len(inside) > training:
                 self._add(
@@ -240,7 +242,7 @@ class Checker:
                 self._add(
                     "crowded",
                     sentence,
-                    f"{different} spans in a window, but inference.spans={inference}: "
+                    f"{different} spans in a window that gets {inference} (inference.spans): "
                     "more cannot be found",
                 )
 

@@ -7,9 +7,12 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from diffusionner.corpus import Sentence, Span
 from diffusionner.data.overlaps import most_disjoint, most_without_crossing
 from diffusionner.errors import DiffusionNERError
+from diffusionner.inference.span_counts import fewest, span_counts
 from diffusionner.settings import EncoderSettings, InferenceSettings
 
 if TYPE_CHECKING:
@@ -37,6 +40,11 @@ class Window(NamedTuple):
     def holds(self, span: Span) -> bool:
         """Whether a span can be found in this window."""
         return self.owns(span) and self.start <= span.start and span.end <= self.end
+
+    def spans(self, settings: InferenceSettings) -> int:
+        """How many noisy spans it gets."""
+        words = np.array([self.end - self.start])
+        return int(span_counts(words, settings.spans)[0])
 
     def owns(self, span: Span) -> bool:
         return self.owned_start <= (span.start + span.end) // 2 < self.owned_end
@@ -125,9 +133,9 @@ class Reach:
         elif settings.overlap == "nested":
             best = most_without_crossing(spans)
         given = best
-        if len(spans) > settings.spans:
-            owned = (len({s[:2] for s in whole if window.owns(s)}) for window in windows)
-            given = min(best, sum(min(number, settings.spans) for number in owned))
+        if len(spans) > fewest(settings.spans):
+            owned = ((window, len({s[:2] for s in whole if window.owns(s)})) for window in windows)
+            given = min(best, sum(min(number, w.spans(settings)) for w, number in owned))
         self.gold += len(entities) + irregular
         self.lost.update(
             irregular=irregular,

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+from diffusionner.diffusion.arrays import Array, namespace
 
 
 @dataclass(frozen=True)
@@ -20,26 +19,27 @@ class Coordinates:
     kind: str
     scale: float
 
-    def encode(self, spans: Tensor, lengths: Tensor) -> Tensor:
+    def encode(self, spans: Array, lengths: Array) -> Array:
         """Spans (left, right), both inclusive, [..., K, 2] → x [..., K, 2] in (-λ, λ).
 
         lengths: number of words M, broadcastable to [...].
         """
-        left, right = spans.unbind(-1)
+        xp = namespace(spans)
+        left, right = spans[..., 0], spans[..., 1]
         second = right if self.kind == "left-right" else right - left  # width - 1 has M cells too
-        cells = torch.stack([left, second], dim=-1).float() + 0.5
-        unit = cells / lengths[..., None, None].float()
+        cells = xp.asarray(xp.stack([left, second], -1), dtype=xp.float32) + 0.5
+        unit = cells / xp.asarray(lengths[..., None, None], dtype=xp.float32)
         return (2 * unit - 1) * self.scale
 
-    def decode(self, x: Tensor, lengths: Tensor) -> Tensor:
+    def decode(self, x: Array, lengths: Array) -> Array:
         """x [..., K, 2] → word indices (left, right) [..., K, 2] with 0 ≤ left ≤ right < M."""
+        xp = namespace(x)
         words = lengths[..., None, None]
-        unit = ((x / self.scale + 1) / 2).clamp(0, 1)
-        last = words - 1
-        cells = torch.minimum((unit * words.float()).floor().long(), last)
-        first, second = cells.unbind(-1)
-        last = last.squeeze(-1)
+        unit = xp.clip((x / self.scale + 1) / 2, 0, 1)
+        cells = xp.floor(unit * xp.asarray(words, dtype=xp.float32))
+        cells = xp.minimum(xp.asarray(cells, dtype=xp.int64), words - 1)
+        first, second = cells[..., 0], cells[..., 1]
         if self.kind == "left-right":
             # Noise may swap the boundaries; the span between them is still the same.
-            return torch.stack([torch.minimum(first, second), torch.maximum(first, second)], -1)
-        return torch.stack([first, torch.minimum(first + second, last)], -1)
+            return xp.stack([xp.minimum(first, second), xp.maximum(first, second)], -1)
+        return xp.stack([first, xp.minimum(first + second, words[..., 0] - 1)], -1)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from diffusionner.diffusion.coordinates import Coordinates
 from diffusionner.diffusion.noise import gaussian_noise, mix_keys, uniform_noise
 
 
 def expand(
-    gold: Tensor,
-    counts: Tensor,
-    lengths: Tensor,
-    keys: Tensor,
+    gold: np.ndarray,
+    counts: np.ndarray,
+    lengths: np.ndarray,
+    keys: np.ndarray,
     spans: int,
     strategy: str,
     coordinates: Coordinates,
-) -> Tensor:
+) -> np.ndarray:
     """x_0 [B, D, K, 2] for D independent draws.
 
     gold: [B, N, 2] word indices (left, right), padded; counts, lengths: [B]; keys: [B, D].
@@ -26,20 +25,21 @@ def expand(
     takes its own random choice.
     """
     batch, draws = keys.shape
-    slots = torch.arange(spans, device=gold.device)
+    slots = np.arange(spans)
     size = gold.shape[1]
-    present = torch.arange(size, device=gold.device) < counts[:, None]  # [B, N]
+    present = np.arange(size) < counts[:, None]  # [B, N]
     order = uniform_noise(mix_keys(keys, 1), size)  # [B, D, N]
-    order = order.masked_fill(~present[:, None], 2.0).argsort(-1)
+    order = np.where(present[:, None], order, 2.0).argsort(-1)
     if strategy == "repetition":
-        picks = slots % counts.clamp(min=1)[:, None]  # [B, K]
-        from_gold = (counts > 0)[:, None].expand(batch, spans)
+        picks = slots % np.maximum(counts, 1)[:, None]  # [B, K]
+        from_gold = np.broadcast_to((counts > 0)[:, None], (batch, spans))
     else:
-        picks = slots.clamp(max=size - 1).expand(batch, spans)
+        picks = np.broadcast_to(np.minimum(slots, size - 1), (batch, spans))
         from_gold = slots < counts[:, None]
-    chosen = order.gather(-1, picks[:, None].expand(batch, draws, spans))  # [B, D, K]
-    spans_gold = gold[:, None].expand(batch, draws, size, 2)
-    spans_gold = spans_gold.gather(2, chosen[..., None].expand(batch, draws, spans, 2))
-    x0 = coordinates.encode(spans_gold, lengths[:, None].expand(batch, draws))
+    picks = np.broadcast_to(picks[:, None], (batch, draws, spans))
+    chosen = np.take_along_axis(order, picks, -1)  # [B, D, K]
+    spans_gold = gold[np.arange(batch)[:, None, None], chosen]
+    x0 = coordinates.encode(spans_gold, lengths[:, None])
     random = gaussian_noise(mix_keys(keys, 2), spans, 2) / 3 * coordinates.scale
-    return torch.where(from_gold[:, None, :, None], x0, random)
+    result: np.ndarray = np.where(from_gold[:, None, :, None], x0, random).astype(np.float32)
+    return result

@@ -2,50 +2,50 @@
 
 A sentence's noise then depends on the sentence alone, never on the batch it is in, on the order of
 the batch or on how many numbers were drawn before; and a resumed run needs no generator state. The
-mixing function is SplitMix64's finaliser.
+mixing function is SplitMix64's finaliser. Noise is made on the host, with numpy, so that it is the
+same to the bit on every device and with every backend.
 """
 
 from __future__ import annotations
 
 import math
 
-import torch
-from torch import Tensor
+import numpy as np
+from scipy.special import ndtri
 
-_GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit integer
-_FIRST = -4658895280553007687  # 0xBF58476D1CE4E5B9
-_SECOND = -7723592293110705685  # 0x94D049BB133111EB
-
-
-def _shift(z: Tensor, bits: int) -> Tensor:
-    """Logical right shift: torch's is arithmetic on signed integers."""
-    return (z >> bits) & ((1 << (64 - bits)) - 1)
+_GOLDEN = 0x9E3779B97F4A7C15
+_FIRST = np.uint64(0xBF58476D1CE4E5B9)
+_SECOND = np.uint64(0x94D049BB133111EB)
 
 
-def _finalise(z: Tensor) -> Tensor:
-    z = (z ^ _shift(z, 30)) * _FIRST
-    z = (z ^ _shift(z, 27)) * _SECOND
-    return z ^ _shift(z, 31)
+def _finalise(z: np.ndarray) -> np.ndarray:
+    z = (z ^ (z >> np.uint64(30))) * _FIRST
+    z = (z ^ (z >> np.uint64(27))) * _SECOND
+    return z ^ (z >> np.uint64(31))
 
 
-def mix_keys(keys: Tensor, *salts: int) -> Tensor:
+def mix_keys(keys: np.ndarray, *salts: int) -> np.ndarray:
     """New independent int64 keys from old ones and any number of integers."""
+    mixed = np.asarray(keys, dtype=np.int64).view(np.uint64)
     for salt in salts:
-        keys = _finalise(keys + _GOLDEN * (salt + 1) % (1 << 63))
-    return keys
+        step = ((_GOLDEN - (1 << 64)) * (salt + 1)) % (1 << 63)
+        mixed = _finalise(mixed + np.uint64(step))
+    return mixed.view(np.int64)
 
 
-def uniform_noise(keys: Tensor, *shape: int) -> Tensor:
+def uniform_noise(keys: np.ndarray, *shape: int) -> np.ndarray:
     """Float64 numbers in (0, 1). keys: [...] int64 → [..., *shape]."""
-    positions = torch.arange(1, math.prod(shape) + 1, device=keys.device) * _GOLDEN
-    bits = _finalise(_finalise(keys[..., None]) + positions)
+    positions = np.arange(1, math.prod(shape) + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
+    keys = np.asarray(keys, dtype=np.int64)
+    bits = _finalise(_finalise(keys.view(np.uint64)[..., None]) + positions)
     # 52 bits and a half are exact in float64, so neither 0 nor 1 can come out.
-    return ((_shift(bits, 12).double() + 0.5) * 2.0**-52).view(*keys.shape, *shape)
+    unit = ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+    return unit.reshape(*keys.shape, *shape)
 
 
-def gaussian_noise(keys: Tensor, *shape: int) -> Tensor:
+def gaussian_noise(keys: np.ndarray, *shape: int) -> np.ndarray:
     """Standard normal float32 numbers. keys: [...] int64 → [..., *shape].
 
     A longer shape repeats a shorter one's numbers and goes on: K spans are the first K of 2K.
     """
-    return torch.special.ndtri(uniform_noise(keys, *shape)).float()
+    return ndtri(uniform_noise(keys, *shape)).astype(np.float32)

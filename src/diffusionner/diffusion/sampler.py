@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import pairwise
 from typing import TypeVar
 
-import torch
-from torch import Tensor
-
-from diffusionner.diffusion.noise import gaussian_noise, mix_keys
+from diffusionner.diffusion.arrays import Array
 from diffusionner.diffusion.schedule import Schedule
 
 Result = TypeVar("Result")
@@ -23,24 +21,25 @@ def timestep_sequence(start: int, steps: int) -> list[int]:
 
 
 def ddim_step(
-    x: Tensor,
-    x0: Tensor,
-    alpha_bar: Tensor,
-    alpha_bar_next: Tensor,
+    x: Array,
+    x0: Array,
+    alpha_bar: float,
+    alpha_bar_next: float,
     eta: float = 0.0,
-    noise: Tensor | None = None,
-) -> Tensor:
+    noise: Array | None = None,
+) -> Array:
     """From x at ᾱ to the less noisy x at ᾱ_next, given the predicted x_0. Shapes of x are free.
 
     eta = 0 is deterministic (the paper's equations); eta = 1 needs fresh noise of x's shape.
     """
-    predicted_noise = (x - alpha_bar.sqrt() * x0) / (1 - alpha_bar).clamp(min=1e-12).sqrt()
-    sigma = torch.zeros_like(alpha_bar)
+    variance = max(1 - alpha_bar, 1e-12)
+    predicted_noise = (x - math.sqrt(alpha_bar) * x0) / math.sqrt(variance)
+    sigma = 0.0
     if eta > 0:
-        ratio = (1 - alpha_bar_next) / (1 - alpha_bar).clamp(min=1e-12)
-        sigma = eta * (ratio * (1 - alpha_bar / alpha_bar_next)).clamp(min=0).sqrt()
-    direction = (1 - alpha_bar_next - sigma**2).clamp(min=0).sqrt()
-    x = alpha_bar_next.sqrt() * x0 + direction * predicted_noise
+        ratio = (1 - alpha_bar_next) / variance
+        sigma = eta * math.sqrt(max(0.0, ratio * (1 - alpha_bar / alpha_bar_next)))
+    direction = math.sqrt(max(0.0, 1 - alpha_bar_next - sigma**2))
+    x = math.sqrt(alpha_bar_next) * x0 + direction * predicted_noise
     if eta > 0:
         if noise is None:
             raise ValueError("eta > 0 needs noise")
@@ -49,23 +48,21 @@ def ddim_step(
 
 
 def reverse_process(
-    denoise: Callable[[Tensor, int], tuple[Tensor, Result]],
-    x: Tensor,
+    denoise: Callable[[Array, int], tuple[Array, Result]],
+    x: Array,
     schedule: Schedule,
     sequence: list[int],
-    keys: Tensor,
     eta: float = 0.0,
+    noise: Callable[[int], Array] | None = None,
 ) -> Result:
     """Run the steps of a timestep sequence and return what the last denoising gave.
 
-    denoise(x, t) → (x̂_0, result); x: [B, D, K, 2]; keys: [B], for the noise of eta > 0.
+    denoise(x, t) → (x̂_0, result); x: [B, D, K, 2]. noise(number of the step) is for eta > 0.
     """
     for number, (now, later) in enumerate(pairwise(sequence), start=1):
         x0, result = denoise(x, now)
         if later:  # at τ_0 = 0 the sample is x̂_0 itself
-            noise = None
-            if eta > 0:
-                noise = gaussian_noise(mix_keys(keys, number), *x.shape[1:])
-            at = schedule.at(torch.tensor([now, later], device=x.device))
-            x = ddim_step(x, x0, at[0], at[1], eta, noise)
+            fresh = noise(number) if noise is not None and eta > 0 else None
+            alpha_bar = float(schedule.alpha_bar[now])
+            x = ddim_step(x, x0, alpha_bar, float(schedule.alpha_bar[later]), eta, fresh)
     return result

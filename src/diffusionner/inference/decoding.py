@@ -1,4 +1,4 @@
-"""Predictions to entities: read out, de-duplicate, resolve overlaps, filter by φ (paper, 4.3)."""
+"""Predictions to entities: de-duplicate, resolve overlaps, filter by φ (paper, 4.3)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from diffusionner.batching import Windows
 from diffusionner.corpus import Span
-from diffusionner.model import Prediction
 
 
 class Found(NamedTuple):
@@ -21,21 +18,6 @@ class Found(NamedTuple):
     right: int
     kind: int
     total: float  # sum of the three probabilities
-
-
-def read_out(prediction: Prediction, slots: Tensor | None = None) -> Tensor:
-    """arg-max boundaries and type of every span: [B, K, 5] = left, right, type, total, P^c.
-
-    The total is -1 where the span is no entity: no-entity is likeliest, or right < left.
-    """
-    left_p, left = prediction.left[:, 0].sigmoid().max(-1)
-    right_p, right = prediction.right[:, 0].sigmoid().max(-1)
-    type_p, kind = prediction.types[:, 0].softmax(-1).max(-1)
-    valid = (kind < prediction.types.shape[-1] - 1) & (left <= right)
-    if slots is not None:
-        valid &= slots
-    total = torch.where(valid, left_p + right_p + type_p, -1.0)
-    return torch.stack([left.float(), right.float(), kind.float(), total, type_p], -1)
 
 
 def deduplicate(table: np.ndarray, windows: Windows, chosen: np.ndarray) -> list[tuple[int, Found]]:

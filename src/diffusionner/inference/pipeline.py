@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from diffusionner import checkpoint
 from diffusionner.batching import EncodedCorpus, SubwordTokenizer
 from diffusionner.corpus import Entity, Sentence, Span
-from diffusionner.errors import DataError, SettingsError
+from diffusionner.errors import CheckpointError, DataError, SettingsError, nearest
 from diffusionner.inference.decoding import Found, to_spans
+from diffusionner.inference.engine import Engine
 from diffusionner.inference.predictor import predict
-from diffusionner.model import DenoisingNetwork
-from diffusionner.model.encoder import SentenceEncoder
+from diffusionner.model_folder import ENCODER_FILE
 from diffusionner.settings import InferenceSettings, Settings
 from diffusionner.text import TextSentence, split_sentences
 
+if TYPE_CHECKING:
+    from diffusionner.model import DenoisingNetwork
+    from diffusionner.model.encoder import SentenceEncoder
+
+BACKENDS = ("torch", "onnx")
 BUFFERED_BATCHES = 16  # sentences are sorted by length within so many batches
 
 
@@ -30,36 +32,63 @@ class DiffusionNER:
     model was saved with.
     """
 
-    def __init__(
-        self,
-        network: DenoisingNetwork,
-        subwords: SubwordTokenizer,
-        settings: Settings,
-        device: str | None = None,
-    ) -> None:
-        if device is None:
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        if device.startswith("cuda"):
-            # cuDNN's attention is planned anew for every shape, which costs more than it saves.
-            torch.backends.cuda.enable_cudnn_sdp(False)
-        try:
-            self.network = network.to(device).eval()
-        except (RuntimeError, AssertionError) as error:  # which of them depends on the device
-            reason = str(error).strip().splitlines()[0]
-            raise SettingsError(
-                f"device '{device}' cannot be used ({reason}); try cpu, or leave it out"
-            ) from error
+    def __init__(self, engine: Engine, subwords: SubwordTokenizer, settings: Settings) -> None:
+        self.engine = engine
         self.subwords = subwords
         self.settings = settings
 
     @classmethod
-    def from_pretrained(cls, path: str | Path, device: str | None = None) -> DiffusionNER:
-        """Load a folder that `diffusionner train` or `save_pretrained` wrote."""
-        return cls(*checkpoint.load(path), device)
+    def from_pretrained(
+        cls, path: str | Path, device: str | None = None, backend: str | None = None
+    ) -> DiffusionNER:
+        """Load a folder that `diffusionner train` or `export`, or `save_pretrained` wrote.
+
+        backend: "torch", or "onnx" for a folder that was exported (which needs no torch). What is
+        not given is as the folder has it.
+        """
+        exported = (Path(path) / ENCODER_FILE).exists()
+        if backend is None:
+            backend = "onnx" if exported else "torch"
+        if backend == "onnx":
+            from diffusionner.inference import onnx_engine
+
+            if device not in (None, "cpu"):
+                raise SettingsError(f"backend onnx runs on the CPU, not on device '{device}'")
+            return cls(*onnx_engine.load(Path(path)))
+        if backend != "torch":
+            raise SettingsError(f"unknown backend '{backend}'; {nearest(backend, BACKENDS)}")
+        if exported:
+            raise CheckpointError(
+                f"'{path}' is an exported model, for backend onnx; load the folder it was made from"
+            )
+        try:
+            import torch
+        except ImportError as error:
+            raise CheckpointError(
+                f"'{path}' is no exported model, and others need the package 'torch'; install it, "
+                "or run `diffusionner export` where it is"
+            ) from error
+        from diffusionner import checkpoint
+        from diffusionner.inference.torch_engine import TorchEngine
+
+        if device is None:
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        network, subwords, settings = checkpoint.load(path)
+        return cls(TorchEngine(network, device), subwords, settings)
 
     def save_pretrained(self, path: str | Path) -> None:
         """Write config.json, model.safetensors and the tokenizer."""
+        from diffusionner import checkpoint
+
         checkpoint.save(Path(path), self.network, self.subwords, self.settings)
+
+    @property
+    def network(self) -> DenoisingNetwork:
+        """The torch module."""
+        network: DenoisingNetwork | None = getattr(self.engine, "network", None)
+        if network is None:
+            raise CheckpointError("a model of backend onnx has no torch module")
+        return network
 
     @property
     def tokenizer(self) -> Any:
@@ -73,7 +102,7 @@ class DiffusionNER:
 
     @property
     def labels(self) -> list[str]:
-        return self.network.labels
+        return self.engine.labels
 
     def __call__(self, text: str, **options: Any) -> list[Entity]:
         """Entities of a text, with character offsets."""
@@ -125,7 +154,7 @@ class DiffusionNER:
         inference = self.settings.with_inference(options).inference
         corpus = EncodedCorpus(sentences, self.subwords, self.settings.encoder)
         chosen = range(len(sentences))
-        found = predict(self.network, corpus, chosen, inference, progress=progress)
+        found = predict(self.engine, corpus, chosen, inference, progress=progress)
         return [to_spans(one, self.labels, inference.threshold) for one in found]
 
     def stream(
@@ -184,7 +213,7 @@ class DiffusionNER:
                 before + sentences + follow, self.subwords, self.settings.encoder
             )
             chosen = range(len(before), len(before) + len(sentences))
-            found = predict(self.network, corpus, chosen, inference)
+            found = predict(self.engine, corpus, chosen, inference)
         results = iter(found)
         for item in ready:
             yield [
@@ -226,7 +255,7 @@ class DiffusionNER:
             )
             given = [from_spans[i] for i in full]
             inference = settings.inference
-            found = predict(self.network, corpus, range(len(full)), inference, given, start)
+            found = predict(self.engine, corpus, range(len(full)), inference, given, start)
             for i, one in zip(full, found, strict=True):
                 item = _Item(sentences[i].words, None, i)
                 results[i] = [item.entity(0, f, self.labels) for f in self._kept(one, inference)]

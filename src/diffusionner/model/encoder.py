@@ -95,17 +95,17 @@ class SentenceEncoder(nn.Module):
             nn.Identity() if size == self.hidden_size else nn.Linear(size, self.hidden_size)
         )
 
-    def forward(self, batch: Batch) -> SentenceEncoding:
+    def forward(self, batch: Batch[Tensor]) -> SentenceEncoding:
         return self.contextualise(self.pooled(batch), batch)
 
-    def pooled(self, batch: Batch) -> Tensor:
+    def pooled(self, batch: Batch[Tensor]) -> Tensor:
         """The pretrained part: word states [B, M, size of the transformer]."""
         subwords = self.transformer(
             input_ids=batch.subwords, attention_mask=batch.attention
         ).last_hidden_state
         return pool_subwords(subwords, batch, self.pooling)
 
-    def contextualise(self, states: Tensor, batch: Batch) -> SentenceEncoding:
+    def contextualise(self, states: Tensor, batch: Batch[Tensor]) -> SentenceEncoding:
         """The part trained from scratch: characters, BiLSTM, projection."""
         most = states.shape[1]
         mask = torch.arange(most, device=states.device) < batch.lengths[:, None]
@@ -118,7 +118,7 @@ class SentenceEncoder(nn.Module):
         return SentenceEncoding(states, mask, batch.lengths)
 
 
-def pool_subwords(subwords: Tensor, batch: Batch, pooling: str) -> Tensor:
+def pool_subwords(subwords: Tensor, batch: Batch[Tensor], pooling: str) -> Tensor:
     """Subword states [B, L, h] → word states [B, M, h]."""
     count, most = batch.first.shape
     size = subwords.shape[-1]
@@ -126,7 +126,11 @@ def pool_subwords(subwords: Tensor, batch: Batch, pooling: str) -> Tensor:
         return subwords.gather(1, batch.first[..., None].expand(count, most, size))
     # One row more than there are words collects what is context or padding.
     index = batch.word_of[..., None].expand(-1, -1, size)
-    reduce = "amax" if pooling == "max" else "mean"
-    words = subwords.new_zeros(count, most + 1, size)
-    words = words.scatter_reduce(1, index, subwords, reduce, include_self=False)
-    return words[:, :most]
+    if pooling == "max":
+        lowest = subwords.new_full((count, most + 1, size), -1e4)
+        return lowest.scatter_reduce(1, index, subwords, "amax")[:, :most]
+    sums = subwords.new_zeros(count, most + 1, size).scatter_add(1, index, subwords)
+    pieces = subwords.new_zeros(count, most + 1).scatter_add(
+        1, batch.word_of, torch.ones_like(subwords[..., 0])
+    )
+    return sums[:, :most] / pieces[:, :most, None].clamp(min=1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
@@ -84,7 +85,7 @@ class GraphedNetwork:
         self.pool = torch.cuda.graph_pool_handle()
         self.recorded: dict[torch.Size, _Recording] = {}
 
-    def fits(self, batch: Batch) -> bool:
+    def fits(self, batch: Batch[Tensor]) -> bool:
         """Whether to replay: not the smaller last batch of an epoch, nor where memory is short."""
         if len(batch.lengths) != self.batch_size:
             return False
@@ -93,7 +94,7 @@ class GraphedNetwork:
         free, total = torch.cuda.mem_get_info()
         return free > total * SPARE
 
-    def __call__(self, batch: Batch, spans: Tensor, t: Tensor) -> Prediction:
+    def __call__(self, batch: Batch[Tensor], spans: Tensor, t: Tensor) -> Prediction:
         inputs = (spans, t, *_pack(batch))
         shape = _shape(batch)
         if shape not in self.recorded:
@@ -134,21 +135,21 @@ class GraphedNetwork:
         return _Recording(static, detached, zeros, forward, backward)
 
 
-def _shape(batch: Batch) -> torch.Size:
+def _shape(batch: Batch[Tensor]) -> torch.Size:
     return batch.subwords.shape + batch.first.shape
 
 
-def _pack(batch: Batch) -> tuple[Tensor, ...]:
+def _pack(batch: Batch[Tensor]) -> tuple[Tensor, ...]:
     # The mask is given in its final, 4-D form: a 2-D one would have its content looked at by the
     # host, which cannot be recorded.
     mask = batch.attention.bool()[:, None, None]
     return batch.subwords, mask, batch.word_of, batch.first, batch.lengths, batch.characters
 
 
-def _unpack(parts: tuple[Tensor, ...]) -> Batch:
+def _unpack(parts: tuple[Tensor, ...]) -> Batch[Tensor]:
     subwords, attention, word_of, first, lengths, characters = parts
-    none = lengths.new_zeros(0)
+    none, nothing = lengths.new_zeros(0), np.zeros(0, dtype=np.int64)
     return Batch(
         subwords, attention, word_of, first, lengths, characters,
-        keys=none, gold=none, gold_types=none, gold_counts=none, host_counts=none,
+        gold=none, gold_types=none, keys=nothing, gold_counts=nothing,
     )  # fmt: skip

@@ -45,12 +45,12 @@ class DenoisingNetwork(nn.Module):
             size, len(self.labels), settings.diffusion.timesteps, settings.decoder
         )
 
-    def encode(self, batch: Batch) -> PreparedSentence:
+    def encode(self, batch: Batch[Tensor]) -> PreparedSentence:
         """The part that is paid once per sentence."""
         return self.decoder.prepare(self.encoder(batch))
 
     def forward(
-        self, batch: Batch, spans: Tensor, t: Tensor, freeze_encoder: bool = False
+        self, batch: Batch[Tensor], spans: Tensor, t: Tensor, freeze_encoder: bool = False
     ) -> Prediction:
         """A training step's prediction. spans: [B, D, K, 2] noisy, as word indices; t: [B, D]."""
         with torch.no_grad() if freeze_encoder else nullcontext():
@@ -68,22 +68,27 @@ class DenoisingNetwork(nn.Module):
     @torch.inference_mode()
     def reverse(
         self,
-        batch: Batch,
+        batch: Batch[Tensor],
         settings: InferenceSettings,
+        slots: Tensor,
         given: Tensor | None = None,
-        slots: Tensor | None = None,
         start: int | None = None,
     ) -> Prediction:
         """The reverse process: γ steps from Gaussian spans at T, or from spans the caller gives.
 
-        given: [B, K, 2] word indices (left, right), taken as the noisy spans of timestep `start`;
-        slots: [B, K] true where a given span counts.
+        slots: [B, K] true where a sentence has a span; given: [B, K, 2] word indices (left,
+        right), taken as the noisy spans of timestep `start`.
         """
         sentence = self.encode(batch)
         keys = mix_keys(batch.keys, settings.seed)
         lengths = batch.lengths[:, None]
+
+        def noise(step: int, count: int) -> Tensor:  # [B, 1, K, 2]
+            made = gaussian_noise(mix_keys(keys, step), 1, count, 2)
+            return torch.from_numpy(made).to(lengths.device, non_blocking=True)
+
         if given is None:
-            x = gaussian_noise(mix_keys(keys, 0), settings.spans, 2)[:, None]  # [B, 1, K, 2]
+            x = noise(0, slots.shape[1])
         else:
             x = self.coordinates.encode(given[:, None], lengths)
 
@@ -94,4 +99,6 @@ class DenoisingNetwork(nn.Module):
             return self.coordinates.encode(spans, lengths), prediction
 
         sequence = timestep_sequence(start or self.schedule.timesteps, settings.steps)
-        return reverse_process(denoise, x, self.schedule, sequence, keys, settings.eta)
+        return reverse_process(
+            denoise, x, self.schedule, sequence, settings.eta, lambda step: noise(step, x.shape[2])
+        )

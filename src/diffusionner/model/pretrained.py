@@ -47,7 +47,7 @@ def load_tokenizer(place: str | Path, limit: int, offline: bool = False) -> Subw
     if getattr(tokenizer, "add_prefix_space", None) is False:  # byte-level BPE (RoBERTa)
         tokenizer = AutoTokenizer.from_pretrained(str(place), add_prefix_space=True, **options)
     tokenizer.model_max_length = int(1e9)  # length is our business; no warnings about it
-    return SubwordTokenizer(tokenizer, limit)
+    return SubwordTokenizer.of(tokenizer, limit)
 
 
 def load_encoder(name: str) -> PreTrainedModel:

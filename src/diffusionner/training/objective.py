@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from diffusionner.batching import Batch, to_device
+from diffusionner.batching import Batch
 from diffusionner.diffusion import expand, gaussian_noise, mix_keys, uniform_noise
 from diffusionner.model import DenoisingNetwork, Prediction
 from diffusionner.model.graphs import GraphedNetwork
+from diffusionner.model.tensors import to_device
 from diffusionner.settings import Settings
 from diffusionner.training.matching import finite, match, matched_count, matching_cost
 
@@ -25,11 +26,8 @@ class NotFinite(ArithmeticError):
 class NoisySpans:
     """What the network denoises in a training step."""
 
-    spans: Tensor  # [B, D, K, 2] word indices
-    t: Tensor  # [B, D]
-
-    def to(self, device: torch.device) -> NoisySpans:
-        return NoisySpans(*to_device([self.spans, self.t], device))
+    spans: np.ndarray  # [B, D, K, 2] word indices
+    t: np.ndarray  # [B, D]
 
 
 class DenoisingObjective(nn.Module):
@@ -52,30 +50,31 @@ class DenoisingObjective(nn.Module):
         )
         return per_draw * training.draws
 
-    def noise(self, batch: Batch, keys: Tensor) -> NoisySpans:
+    def noise(self, batch: Batch[np.ndarray], keys: np.ndarray) -> NoisySpans:
         """The forward process for a batch on the host. keys: [B], unique to sentence and epoch."""
         draws, spans = self.training_settings.draws, self.diffusion.spans
-        salts = mix_keys(torch.arange(draws), 0)
+        salts = mix_keys(np.arange(draws), 0)
         keys = mix_keys(keys[:, None] + salts, 0)  # [B, D]
         coordinates, schedule = self.network.coordinates, self.network.schedule
         x0 = expand(
             batch.gold, batch.gold_counts, batch.lengths, keys, spans,
             self.diffusion.expansion, coordinates,
         )  # fmt: skip
-        uniform = uniform_noise(mix_keys(keys, 3), 1).squeeze(-1)
-        t = (uniform * self.diffusion.timesteps).long() + 1  # 1..T
+        uniform = uniform_noise(mix_keys(keys, 3), 1)[..., 0]
+        t = (uniform * self.diffusion.timesteps).astype(np.int64) + 1  # 1..T
         x = schedule.add_noise(x0, t, gaussian_noise(mix_keys(keys, 4), spans, 2))
         return NoisySpans(coordinates.decode(x, batch.lengths[:, None]), t)
 
-    def forward(self, batch: Batch, noisy: NoisySpans, denominator: float) -> Tensor:
+    def forward(self, batch: Batch[Tensor], noisy: NoisySpans, denominator: float) -> Tensor:
         """The loss; the denominator is that of the whole update."""
+        spans, t = to_device([noisy.spans, noisy.t], batch.subwords.device)
         if self.graphed is not None and self.graphed.fits(batch):
-            prediction = self.graphed(batch, noisy.spans, noisy.t)
+            prediction = self.graphed(batch, spans, t)
         else:
-            prediction = self.network(batch, noisy.spans, noisy.t, self.freeze_encoder)
+            prediction = self.network(batch, spans, t, self.freeze_encoder)
         return self._loss(prediction, batch) / denominator
 
-    def _loss(self, prediction: Prediction, batch: Batch) -> Tensor:
+    def _loss(self, prediction: Prediction, batch: Batch[Tensor]) -> Tensor:
         """Negative log-likelihood of the matched gold, summed over all spans.
 
         P^l and P^r are Bernoulli per word, so the likelihood of a boundary also counts the words
@@ -104,10 +103,10 @@ class DenoisingObjective(nn.Module):
         return loss
 
     @torch.no_grad()
-    def _match(self, prediction: Prediction, batch: Batch) -> Tensor:
+    def _match(self, prediction: Prediction, batch: Batch[Tensor]) -> Tensor:
         """The only point of a step at which the host waits for the device."""
         cost = matching_cost(prediction, batch.gold, batch.gold_types).cpu().numpy()
-        counts = batch.host_counts.numpy()
+        counts = batch.gold_counts
         if not finite(cost, counts):
             raise NotFinite
         assigned = match(cost, counts, self.training_settings.matches_per_entity)

@@ -29,9 +29,11 @@ from diffusionner.files import write_bytes
 from diffusionner.fingerprint import fingerprint
 from diffusionner.inference.decoding import Found, to_spans
 from diffusionner.inference.predictor import predict
+from diffusionner.inference.torch_engine import TorchEngine
 from diffusionner.model import DenoisingNetwork
 from diffusionner.model.graphs import BUCKETS, GraphedNetwork
 from diffusionner.model.pretrained import load_encoder, load_tokenizer, position_limit, resolve
+from diffusionner.model.tensors import to_tensors
 from diffusionner.settings import Settings
 from diffusionner.training.data import load_data
 from diffusionner.training.objective import DenoisingObjective, NoisySpans, NotFinite
@@ -67,7 +69,7 @@ def train(settings: Settings, resume: bool = False) -> Outcome:
 class MicroBatch:
     """What a process does at a time, ready on the host."""
 
-    batch: Batch
+    batch: Batch[np.ndarray]
     noisy: NoisySpans
     weight: float  # 0 for a process that is left without a sentence
     denominator: int  # matched spans of the whole update
@@ -211,7 +213,7 @@ class Trainer:
         self.objective.graphed = GraphedNetwork(self.network, size)
         (micro,) = self._prepare(self.corpus.widest(size), 0)
         with self.accelerator.autocast():
-            self.objective(micro.batch.to(self.device), micro.noisy.to(self.device), 1.0)
+            self.objective(to_tensors(micro.batch, self.device), micro.noisy, 1.0)
 
     def _prepare_ahead(self, batches: list[np.ndarray], epoch: int) -> Iterator[list[MicroBatch]]:
         """Collate and noise the next batch in a thread while the current one is trained on."""
@@ -237,7 +239,7 @@ class Trainer:
             weight = 1.0 if len(mine) else 0.0
             mine = mine if len(mine) else chosen[:1]
             batch = self.corpus.batch(mine, *(BUCKETS if self.objective.graphed else ()))
-            keys = mix_keys(torch.from_numpy(mine), training.seed, epoch)
+            keys = mix_keys(mine, training.seed, epoch)
             noisy = self.objective.noise(batch, keys)
             prepared.append(MicroBatch(batch, noisy, weight, denominator))
         return prepared
@@ -260,9 +262,7 @@ class Trainer:
                 with self.accelerator.autocast():
                     try:
                         loss = model(
-                            micro.batch.to(self.device),
-                            micro.noisy.to(self.device),
-                            micro.denominator,
+                            to_tensors(micro.batch, self.device), micro.noisy, micro.denominator
                         )
                     except NotFinite:
                         self._diverged(epoch, number)
@@ -340,7 +340,7 @@ class Trainer:
         """Predictions for all sentences, the work shared among the processes."""
         processes, rank = self.accelerator.num_processes, self.accelerator.process_index
         mine = range(rank, len(sentences), processes)
-        found = predict(network, corpus, mine, self.settings.inference)
+        found = predict(TorchEngine(network), corpus, mine, self.settings.inference)
         if processes == 1:
             return found
         merged = dict(gather_object(list(zip(mine, found, strict=True))))

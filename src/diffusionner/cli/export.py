@@ -1,0 +1,43 @@
+"""`diffusionner export`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from diffusionner.cli import options
+
+
+def export(
+    output: Annotated[Path, typer.Argument(help="Folder to write.")],
+    dev: Annotated[Path, typer.Option("--dev", help="Corpus on which the two are compared.")],
+    model: options.Model = None,
+    precision: Annotated[str, typer.Option(help="float32 or int8.")] = "float32",
+    format: Annotated[str | None, typer.Option(help="Format of the corpus.")] = None,
+) -> None:
+    """Write a model for ONNX Runtime, which runs it on a CPU without torch.
+
+    The graphs are compared with the model on `--dev`: if F1 moves by more than 0.1 (int8: 0.5)
+    points, nothing is written. Use the folder like any model's.
+
+    Example: `diffusionner export runs/small --model runs/model --dev dev.jsonl --precision int8`
+    """
+    from rich.console import Console
+
+    from diffusionner import formats
+    from diffusionner.corpus import check_labels
+    from diffusionner.export import export as write
+
+    sentences = formats.read(dev, format)
+    ner = options.load_model(model, "cpu")
+    check_labels(sentences, ner.labels)
+    errors = Console(stderr=True)
+    with errors.status("exporting") as status:
+        done = write(ner, output, sentences, precision, status.update)
+    Console().print(
+        f"{output}: {done.size / 1e6:.1f} MB; F1 on {dev}: {done.before:.2f} before, "
+        f"{done.after:.2f} after",
+        highlight=False,
+    )

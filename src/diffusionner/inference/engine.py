@@ -1,0 +1,33 @@
+"""What runs the reverse process: torch, or ONNX Runtime where there is no torch."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from diffusionner.batching import Batch
+from diffusionner.settings import InferenceSettings
+
+
+class Engine(Protocol):
+    """A trained network, ready to predict."""
+
+    labels: list[str]
+
+    def reverse(
+        self,
+        batch: Batch[np.ndarray],
+        settings: InferenceSettings,
+        slots: np.ndarray,
+        given: np.ndarray | None = None,
+        start: int | None = None,
+    ) -> np.ndarray:
+        """γ steps from Gaussian spans at T, or from spans that the caller gives.
+
+        slots: [B, K] true where a sentence has a span; given: [B, K, 2] word indices (left,
+        right), taken as the noisy spans of timestep `start`.
+        Returns what each span has become, [B, K, 5] = left, right, type, total, P^c. The total of
+        the three probabilities is -1 where it is no entity: no-entity is likeliest, or
+        right < left.
+        """

@@ -1,0 +1,54 @@
+"""config.json of a model's folder, whatever backend the model is for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from diffusionner.errors import CheckpointError
+from diffusionner.settings import Settings
+
+FORMAT = "diffusionner"
+VERSION = 1
+ENCODER_FILE = "encoder.onnx"
+DENOISER_FILE = "denoiser.onnx"
+
+
+def new_config(labels: Sequence[str], settings: Settings) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "labels": list(labels),
+        "settings": settings.to_dict(),
+    }
+
+
+def read_config(folder: Path, *needed: str) -> dict[str, Any]:
+    """config.json, checked to be ours and to have what is needed."""
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"no model in '{folder}': there is no config.json; give the folder that "
+            "`diffusionner train` or save_pretrained wrote"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    if not isinstance(config, dict) or config.get("format") != FORMAT:
+        kind = config.get("model_type", "unknown") if isinstance(config, dict) else "unknown"
+        raise CheckpointError(
+            f"{path} is not a DiffusionNER model (it says: {kind}); a plain encoder becomes one by "
+            "training: set encoder.name to this folder and run `diffusionner train`"
+        )
+    if config.get("version") != VERSION:
+        raise CheckpointError(
+            f"{path} has version {config.get('version')}, this release reads {VERSION}; "
+            "update diffusionner or train again"
+        )
+    missing = [key for key in ("labels", "settings", *needed) if key not in config]
+    if missing:
+        raise CheckpointError(f"{path} lacks {', '.join(missing)}; restore it from a good copy")
+    return config
