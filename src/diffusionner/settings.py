@@ -122,7 +122,7 @@ class TrainingSettings:
         "auto", "Arithmetic in training; auto = bf16 on a GPU that has it, else float32."
     )
     cuda_graphs: bool = setting(
-        False, "Replay the encoder from CUDA graphs: faster for small ones, takes more memory."
+        False, "Replay the network from CUDA graphs: faster for small ones, takes more memory."
     )
     seed: int = setting(0, "Fixes initial weights, order, dropout and noise.", 0, MAX_SEED)
 
