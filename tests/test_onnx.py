@@ -484,6 +484,13 @@ def test_the_gate(recorded, monkeypatch, rich, dev, tmp_path, precision):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_dev_corpus_that_shows_nothing(recorded, rich, dev, tmp_path):
+    bare = [replace(sentence, entities=[]) for sentence in dev]
+    with pytest.raises(ExportError, match="F1 on dev is 0 with the model"):
+        export(rich, tmp_path / "new", bare)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_int8_of_a_model_that_does_not_survive_it(recorded, rich, dev, tmp_path):
     with pytest.raises(ExportError, match=r"int8 graphs, more than 0\.5 apart"):
         export(rich, tmp_path / "new", dev, "int8")

@@ -75,6 +75,11 @@ def export(
         progress("comparing on dev")
         copy = DiffusionNER.from_pretrained(folder, backend="onnx")
         before, after = (_f1(model, dev) for model in (ner, copy))
+        if not before:
+            raise ExportError(
+                "F1 on dev is 0 with the model, so there is nothing to compare; nothing was "
+                "written. Give a dev corpus that the model finds entities in"
+            )
         if abs(before - after) > LIMITS[precision]:
             raise ExportError(
                 f"F1 on dev is {before:.2f} with the model and {after:.2f} with its {precision} "
@@ -153,7 +158,7 @@ class _DenoiserGraph(nn.Module):
 
 def _write_graphs(ner: DiffusionNER, folder: Path) -> None:
     network = ner.network.cpu().eval()
-    example = [Sentence([*"An example of some words", "."][: 4 + n]) for n in range(3)]
+    example = [Sentence("An example of some words .".split()[: 4 + n]) for n in range(3)]
     corpus = EncodedCorpus(example, ner.subwords, ner.settings.encoder)
     batch = corpus.batch(np.arange(3))
     names = ("subwords", "attention", "word_of", "first", "lengths", "characters")

@@ -100,7 +100,7 @@ def _session(path: Path) -> Any:
 
 
 def _run(session: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """A graph has dropped the inputs that its settings do not use."""
+    """Feed a graph what it asks for, by name."""
     feed = {one.name: values[one.name] for one in session.get_inputs()}
     names = [one.name for one in session.get_outputs()]
     return dict(zip(names, session.run(names, feed), strict=True))
