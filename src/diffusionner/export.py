@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import warnings
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from diffusionner.batching import Batch, EncodedCorpus
+from diffusionner.batching import EncodedCorpus
 from diffusionner.checkpoint import tokenizer_files
 from diffusionner.corpus import Sentence
 from diffusionner.errors import DiffusionNERError, SettingsError, nearest
@@ -26,6 +27,7 @@ from diffusionner.inference.torch_engine import read_out
 from diffusionner.model import DenoisingNetwork
 from diffusionner.model.decoder import PreparedSentence
 from diffusionner.model.encoder import SentenceEncoding
+from diffusionner.model.graphs import unpack
 from diffusionner.model_folder import DENOISER_FILE, ENCODER_FILE, new_config
 
 # How far F1 on dev may move, in points, before an export is refused.
@@ -73,8 +75,8 @@ def export(
             for name in (ENCODER_FILE, DENOISER_FILE):
                 _quantise(folder / name)
         progress("comparing on dev")
-        copy = DiffusionNER.from_pretrained(folder, backend="onnx")
-        before, after = (_f1(model, dev) for model in (ner, copy))
+        written = DiffusionNER.from_pretrained(folder, backend="onnx")
+        before, after = (_f1(model, dev) for model in (ner, written))
         if not before:
             raise ExportError(
                 "F1 on dev is 0 with the model, so there is nothing to compare; nothing was "
@@ -110,12 +112,8 @@ class _EncoderGraph(nn.Module):
         lengths: Tensor,
         characters: Tensor,
     ) -> tuple[Tensor, ...]:
-        none, nothing = lengths[:0], np.zeros(0, dtype=np.int64)
-        # The mask in its final, 4-D form: the content of a 2-D one would be looked at.
-        batch = Batch(
-            subwords, attention.bool()[:, None, None], word_of, first, lengths, characters,
-            gold=none, gold_types=none, keys=nothing, gold_counts=nothing,
-        )  # fmt: skip
+        mask = attention.bool()[:, None, None]
+        batch = unpack((subwords, mask, word_of, first, lengths, characters))
         sentence = self.network.encode(batch)
         layers = [pair for pair in sentence.keys_values if pair is not None]
         fixed = (sentence.encoding.states, sentence.sums, sentence.left, sentence.right)
@@ -157,7 +155,7 @@ class _DenoiserGraph(nn.Module):
 
 
 def _write_graphs(ner: DiffusionNER, folder: Path) -> None:
-    network = ner.network.cpu().eval()
+    network = copy.deepcopy(ner.network).cpu().eval()  # the caller's stays on its device
     example = [Sentence("An example of some words .".split()[: 4 + n]) for n in range(3)]
     corpus = EncodedCorpus(example, ner.subwords, ner.settings.encoder)
     batch = corpus.batch(np.arange(3))

@@ -43,8 +43,6 @@ __all__ = ["FORMATS", "Format", "detect", "iterate", "read", "write", "write_par
 FORMATS: dict[str, Format] = {
     format.name: format
     for format in (
-        # docbin, huggingface, ace, genia, brat, conllu, ontonotes, gliner, prodigy, doccano,
-        # labelstudio, w2ner, mrc, reference, then:
         docbin.FORMAT,
         huggingface.FORMAT,
         parquet.FORMAT,

@@ -31,7 +31,7 @@ class _Core(nn.Module):
         self.network = network
 
     def forward(self, spans: Tensor, t: Tensor, *parts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        prediction = self.network(_unpack(parts), spans, t)
+        prediction = self.network(unpack(parts), spans, t)
         return prediction.left, prediction.right, prediction.types
 
 
@@ -146,7 +146,8 @@ def _pack(batch: Batch[Tensor]) -> tuple[Tensor, ...]:
     return batch.subwords, mask, batch.word_of, batch.first, batch.lengths, batch.characters
 
 
-def _unpack(parts: tuple[Tensor, ...]) -> Batch[Tensor]:
+def unpack(parts: tuple[Tensor, ...]) -> Batch[Tensor]:
+    """A batch of tensors alone, its mask 4-D, for whatever records the network."""
     subwords, attention, word_of, first, lengths, characters = parts
     none, nothing = lengths.new_zeros(0), np.zeros(0, dtype=np.int64)
     return Batch(
