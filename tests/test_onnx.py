@@ -270,7 +270,7 @@ def test_graphs_are_the_network(encoder_folder, sentences, changes):
         values = exporting._EncoderGraph(network)(*inputs_of(batch))
         step = (batch.lengths, x, torch.tensor(40), slots)
         x0, table = exporting._DenoiserGraph(network)(*step, *values)
-    assert torch.allclose(values[0], sentence.encoding.states, atol=1e-5)
+    assert torch.allclose(values[0], sentence.starts, atol=1e-5)
     expected = read_out(prediction, slots)
     assert torch.equal(table[..., :3], expected[..., :3])
     assert torch.allclose(table, expected, atol=1e-4)
@@ -324,10 +324,10 @@ def test_int8_states_are_close(int8, rich, sentences):
     )
     batch = corpus.batch(np.arange(len(corpus)))
     with torch.no_grad():
-        expected = rich.network.encode(to_tensors(batch, torch.device("cpu"))).encoding.states
+        expected = rich.network.encode(to_tensors(batch, torch.device("cpu"))).starts
     engine = DiffusionNER.from_pretrained(int8).engine
     feed = {one.name: getattr(batch, one.name) for one in engine.encoder.get_inputs()}
-    (found,) = engine.encoder.run(["states"], feed)
+    (found,) = engine.encoder.run(["starts"], feed)
     apart = np.linalg.norm(found - expected.numpy()) / np.linalg.norm(expected.numpy())
     assert 1e-4 < apart < 0.05
 

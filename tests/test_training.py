@@ -287,7 +287,7 @@ def test_accumulation_changes_nothing(tiny_settings, still_encoder):
         if name.endswith((".key.bias", ".key_value.bias")):
             continue  # without effect, and without a gradient but rounding, which Adam blows up
         if name.startswith("network."):
-            assert (tensor - summed[name]).abs().max() < 1e-5, name
+            assert (tensor - summed[name]).abs().max() < 5e-5, name
         else:  # Adam's moments; its updates would hide a gradient of the wrong size
             torch.testing.assert_close(summed[name], tensor, rtol=1e-3, atol=1e-6, msg=name)
 

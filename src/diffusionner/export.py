@@ -26,7 +26,6 @@ from diffusionner.inference.pipeline import DiffusionNER
 from diffusionner.inference.torch_engine import read_out
 from diffusionner.model import DenoisingNetwork
 from diffusionner.model.decoder import PreparedSentence
-from diffusionner.model.encoder import SentenceEncoding
 from diffusionner.model.graphs import unpack
 from diffusionner.model_folder import DENOISER_FILE, ENCODER_FILE, new_config
 
@@ -116,7 +115,7 @@ class _EncoderGraph(nn.Module):
         batch = unpack((subwords, mask, word_of, first, lengths, characters))
         sentence = self.network.encode(batch)
         layers = [pair for pair in sentence.keys_values if pair is not None]
-        fixed = (sentence.encoding.states, sentence.sums, sentence.left, sentence.right)
+        fixed = (sentence.starts, sentence.ends, sentence.left, sentence.right)
         return (*fixed, *(tensor for pair in layers for tensor in pair))
 
 
@@ -133,19 +132,18 @@ class _DenoiserGraph(nn.Module):
         x: Tensor,
         t: Tensor,
         slots: Tensor,
-        states: Tensor,
-        sums: Tensor,
+        starts: Tensor,
+        ends: Tensor,
         left: Tensor,
         right: Tensor,
         *layers: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        mask = torch.arange(states.shape[1]) < lengths[:, None]
+        mask = torch.arange(starts.shape[1]) < lengths[:, None]
         # Without cross-attention no layer has keys and values.
         keys_values: list[tuple[Tensor, Tensor] | None] = [None] * len(self.network.decoder.layers)
         if layers:
             keys_values = list(zip(layers[::2], layers[1::2], strict=True))
-        encoding = SentenceEncoding(states, mask, lengths)
-        sentence = PreparedSentence(encoding, sums, keys_values, left, right)
+        sentence = PreparedSentence(mask, lengths, starts, ends, keys_values, left, right)
         steps = t[None, None].expand(x.shape[0], 1)
         prediction = self.network.denoise(sentence, x, steps, slots)
         start, end = prediction.left.argmax(-1), prediction.right.argmax(-1)
@@ -165,7 +163,7 @@ def _write_graphs(ner: DiffusionNER, folder: Path) -> None:
     with torch.no_grad():
         sentence = encoder(*inputs)
     layers = [f"layer{i}" for i in range(len(sentence) - 4)]
-    outputs = ["states", "sums", "left", "right", *layers]
+    outputs = ["starts", "ends", "left", "right", *layers]
     auto = torch.export.Dim.DYNAMIC
     two, one = {0: auto, 1: auto}, {0: auto}
     _record(

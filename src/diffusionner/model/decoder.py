@@ -30,8 +30,10 @@ class Prediction:
 class PreparedSentence:
     """What the decoder derives from H_S, once for all steps."""
 
-    encoding: SentenceEncoding
-    sums: Tensor  # [B, M + 1, h] prefix sums of H_S in float32, for mean pooling
+    mask: Tensor  # [B, M] true for words
+    lengths: Tensor  # [B]
+    starts: Tensor  # [B, M, h] what a span's first word gives to H_X
+    ends: Tensor  # [B, M, h] what its last word gives
     keys_values: list[tuple[Tensor, Tensor] | None]  # per layer, [B, heads, M, h / heads]
     left: Tensor  # [B, M, h] H_S W_S of the left pointer
     right: Tensor
@@ -146,8 +148,11 @@ class BoundaryPointer(nn.Module):
 
     def forward(self, words: Tensor, spans: Tensor, mask: Tensor) -> Tensor:
         """words (projected) [B, M, h], spans [B, D, K, h], mask [B, M] → scores [B, D, K, M]"""
-        fused = F.relu(words[:, None, None] + self.spans(spans)[..., None, :])
-        scores = self.output(fused).squeeze(-1).float()
+        spans = self.spans(spans)
+        # relu(w + s) = max(w, -s) + s: one pass over K × M × h numbers instead of two.
+        larger = torch.maximum(words[:, None, None], -spans[..., None, :])
+        shared = F.linear(spans, self.output.weight)  # [B, D, K, 1]
+        scores = (self.output(larger).squeeze(-1) + shared).float()
         return scores.masked_fill(~mask[:, None, None], -1e4)
 
 
@@ -178,10 +183,13 @@ class EntityDecoder(nn.Module):
 
     def prepare(self, encoding: SentenceEncoding) -> PreparedSentence:
         states = encoding.states
-        sums = F.pad(states.float().cumsum(1), (0, 0, 1, 0))
-        keys_values = [layer.keys_values(states) for layer in self._span_encoder()]
         return PreparedSentence(
-            encoding, sums, keys_values, self.left.words(states), self.right.words(states)
+            encoding.mask,
+            encoding.lengths,
+            *self._pooling_tables(states),
+            keys_values=[layer.keys_values(states) for layer in self._span_encoder()],
+            left=self.left.words(states),
+            right=self.right.words(states),
         )
 
     def forward(
@@ -189,7 +197,7 @@ class EntityDecoder(nn.Module):
     ) -> Prediction:
         """spans [B, D, K, 2] word indices, t [B, D], slots [B, K] true for spans that count."""
         hidden = self._pool(sentence, spans)
-        words = sentence.encoding.mask
+        words = sentence.mask
         for layer, keys_values in zip(self._span_encoder(), sentence.keys_values, strict=True):
             hidden = layer(hidden, keys_values, words, slots)
         hidden = hidden + self.timestep_table[t][..., None, :].to(hidden.dtype)
@@ -202,18 +210,29 @@ class EntityDecoder(nn.Module):
     def _span_encoder(self) -> list[SpanEncoderLayer]:
         return [layer for layer in self.layers if isinstance(layer, SpanEncoderLayer)]
 
+    def _pooling_tables(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """H_X is a function of two words of the span, and a sentence has few words.
+
+        mean: the sums of H_S before the first word and up to the last one, in float32.
+        endpoints: W(gelu(first) ‖ gelu(last)) is a sum, each term of which depends on one word.
+        """
+        if self.pooling == "mean":
+            sums = states.float().cumsum(1)
+            return F.pad(sums[:, :-1], (0, 0, 1, 0)), sums
+        of_first, of_last = self.join.weight.chunk(2, dim=1)
+        starts = F.linear(F.gelu(self.first(states)), of_first)
+        return starts, F.linear(F.gelu(self.last(states)), of_last, self.join.bias)
+
     def _pool(self, sentence: PreparedSentence, spans: Tensor) -> Tensor:
         """H_X [B, D, K, h] from the words of each span."""
         batch, draws, count, _ = spans.shape
         left, right = spans.reshape(batch, draws * count, 2).unbind(-1)
+        start, end = _rows(sentence.starts, left), _rows(sentence.ends, right)
         if self.pooling == "mean":
-            inner = _rows(sentence.sums, right + 1) - _rows(sentence.sums, left)
-            pooled = inner / (right - left + 1)[..., None]
-            pooled = pooled.to(sentence.encoding.states.dtype)
+            mean = (end - start) / (right - left + 1)[..., None]
+            pooled = mean.to(sentence.left.dtype)
         else:
-            states = sentence.encoding.states
-            ends = [self.first(_rows(states, left)), self.last(_rows(states, right))]
-            pooled = self.join(F.gelu(torch.cat(ends, -1)))
+            pooled = start + end
         return pooled.view(batch, draws, count, -1)
 
 

@@ -62,7 +62,7 @@ class DenoisingNetwork(nn.Module):
         self, sentence: PreparedSentence, x: Tensor, t: Tensor, slots: Tensor | None = None
     ) -> Prediction:
         """One denoising step. x: [B, D, K, 2] noisy spans; t: [B, D]."""
-        spans = self.coordinates.decode(x, sentence.encoding.lengths[:, None])
+        spans = self.coordinates.decode(x, sentence.lengths[:, None])
         return self.decoder(sentence, spans, t, slots)
 
     @torch.inference_mode()
