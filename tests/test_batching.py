@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diffusionner.batching import Batch, EncodedCorpus, SubwordTokenizer
+from diffusionner.batching import Batch, EncodedCorpus
 from diffusionner.corpus import Sentence, Span
 from diffusionner.model.pretrained import load_tokenizer
 from diffusionner.settings import EncoderSettings
+from diffusionner.subwords import SubwordTokenizer
 
 PAD, UNKNOWN, CLS, SEP = range(4)
 
@@ -56,41 +57,6 @@ def document(*texts: str, doc: str | None = "d") -> list[Sentence]:
     return [Sentence(text.split(), doc=doc) for text in texts]
 
 
-# Tokenizer
-
-
-def test_special_tokens_are_found(tokenizer):
-    assert (tokenizer.prefix, tokenizer.suffix) == ([CLS], [SEP])
-    assert (tokenizer.pad, tokenizer.unknown, tokenizer.special_count) == (PAD, UNKNOWN, 2)
-
-
-def test_pieces_line_up_with_words(tokenizer):
-    ids, counts = tokenizer.pieces([["Abc", "d"], ["e-f"]])
-    assert counts.tolist() == [3, 1, 3]
-    assert tokenizer.hf.convert_ids_to_tokens(ids.tolist()) == [
-        "a", "##b", "##c", "d", "e", "-", "f",
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("word", ["\u200b", "\x00", "\u200b\u200d", "\ufffd", "漢"])
-def test_words_without_subwords_become_unknown(tokenizer, word):
-    ids, counts = tokenizer.pieces([["a", word, "bc"], [word], ["d"]])
-    assert counts.tolist() == [1, 1, 2, 1, 1]
-    tokens = tokenizer.hf.convert_ids_to_tokens(ids.tolist())
-    assert tokens == ["a", "[UNK]", "b", "##c", "[UNK]", "d"]
-
-
-def test_endless_words_are_cut(tokenizer):
-    # 100 letters are one token to WordPiece; punctuation is split into single characters.
-    _, counts = tokenizer.pieces([["." * 500, "a"]])
-    assert counts.tolist() == [48, 1]
-
-
-def test_many_sentences_are_tokenised_as_few(tokenizer):
-    few, many = (tokenizer.pieces([["ab", "c"]] * n) for n in (1, 1500))  # one chunk and two
-    assert all(np.array_equal(np.tile(a, 1500), b) for a, b in zip(few, many, strict=True))
-
-
 # Alignment
 
 
@@ -119,7 +85,10 @@ def test_every_word_is_where_it_should_be(tokenizer, nested_sentences, context, 
         at = batch.word_of[row]
         for number, word in enumerate(words):
             positions = np.flatnonzero(at == number)
-            assert batch.subwords[row, positions].tolist() == tokenizer.pieces([[word]])[0].tolist()
+            assert (
+                batch.subwords[row, positions].tolist()
+                == tokenizer.pieces_of_each([word])[0].tolist()
+            )
             assert batch.first[row, number] == positions[0]
         assert (at[batch.attention[row] == 0] == at.max()).all(), "padding belongs to no word"
 

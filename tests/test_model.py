@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from diffusionner.batching import Batch, EncodedCorpus, SubwordTokenizer
+from diffusionner.batching import Batch, EncodedCorpus
 from diffusionner.corpus import Sentence, collect_labels
 from diffusionner.diffusion import ddim_step, gaussian_noise, mix_keys
 from diffusionner.errors import SettingsError
@@ -24,6 +24,7 @@ from diffusionner.model.encoder import BiLSTM, pool_subwords
 from diffusionner.model.pretrained import load_encoder, load_tokenizer
 from diffusionner.model.tensors import to_device, to_tensors
 from diffusionner.settings import EncoderSettings, InferenceSettings, Settings
+from diffusionner.subwords import SubwordTokenizer
 from diffusionner.training.objective import DenoisingObjective
 from diffusionner.training.optimisation import build_optimizer, set_rate
 

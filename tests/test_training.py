@@ -114,7 +114,8 @@ def test_folder_holds_the_model_that_was_reported(learned):
     ner = DiffusionNER.from_pretrained(settings.training.output)
     assert ner.settings.inference.threshold == outcome.threshold
     found = ner.predict_sentences(sentences, batch_size=7)
-    assert score([s.entities for s in sentences], found).micro.f1 == outcome.best_f1
+    f1 = score([s.entities for s in sentences], found).micro.f1
+    assert f1 == pytest.approx(outcome.best_f1, abs=1e-12)
 
 
 def test_log_and_tensorboard(learned):
@@ -287,7 +288,7 @@ def test_accumulation_changes_nothing(tiny_settings, still_encoder):
         if name.endswith((".key.bias", ".key_value.bias")):
             continue  # without effect, and without a gradient but rounding, which Adam blows up
         if name.startswith("network."):
-            assert (tensor - summed[name]).abs().max() < 5e-5, name
+            assert (tensor - summed[name]).abs().max() < 1e-5, name
         else:  # Adam's moments; its updates would hide a gradient of the wrong size
             torch.testing.assert_close(summed[name], tensor, rtol=1e-3, atol=1e-6, msg=name)
 
@@ -333,7 +334,8 @@ def test_every_variant_trains_and_loads(tiny_settings, changes):
     ner = DiffusionNER.from_pretrained(settings.training.output)
     if settings.encoder.context == 0:  # else the first would miss its left context
         found = ner.predict_sentences(sentences)
-        assert score([s.entities for s in sentences], found).micro.f1 == outcome.best_f1
+        f1 = score([s.entities for s in sentences], found).micro.f1
+        assert f1 == pytest.approx(outcome.best_f1, abs=1e-12)
     assert ner.settings.override(["inference.threshold=2.5"]) == settings
 
 

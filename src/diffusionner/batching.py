@@ -11,17 +11,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from itertools import pairwise
+from typing import Generic, TypeVar
 
 import numpy as np
-from tokenizers import Tokenizer
 
 from diffusionner.corpus import Sentence
 from diffusionner.settings import EncoderSettings
-
-MAX_PIECES = 48  # subwords read of one word: nothing but garbage is longer
-CHARACTER_CODES = 512  # 0 pads; code points below 255 have their own code, others share the rest
-
+from diffusionner.subwords import SubwordTokenizer
 
 Array = TypeVar("Array")  # numpy's on the host, a backend's own where the model runs
 
@@ -73,9 +70,14 @@ class EncodedCorpus:
         """With labels, batches carry the gold entities too (training)."""
         self.tokenizer = tokenizer
         word_counts = np.array([len(s.words) for s in sentences], dtype=np.int64)
-        self.pieces, piece_counts = tokenizer.pieces([s.words for s in sentences])
+        width = settings.character_length if settings.character_filters else 0
+        table = tokenizer.look_up([word for s in sentences for word in s.words], width)
+        self.word_kind, self.characters = table.kinds, table.characters
+        piece_counts = table.piece_count[table.kinds]
         self.piece_offset = _offsets(piece_counts)  # [words + 1] first subword of each word
         self.word_of_piece = np.repeat(np.arange(len(piece_counts)), piece_counts)
+        shift = table.piece_start[table.kinds] - self.piece_offset[:-1]
+        self.pieces = table.pieces[np.arange(len(self.word_of_piece)) + shift[self.word_of_piece]]
         self.windows = _cut_windows(
             [s.doc for s in sentences],
             _offsets(word_counts),
@@ -84,8 +86,6 @@ class EncodedCorpus:
             min(settings.max_subwords, tokenizer.limit) - tokenizer.special_count,
         )
         self.sentence_keys = np.array([_sentence_key(s.words) for s in sentences], dtype=np.int64)
-        width = settings.character_length if settings.character_filters else 0
-        self.characters, self.word_kind = _character_table(sentences, width)
         self.gold, self.gold_types, self.gold_offset = self._place_gold(sentences, labels)
 
     def __len__(self) -> int:
@@ -196,76 +196,6 @@ class EncodedCorpus:
         return [batches[i] for i in random.permutation(len(batches))]
 
 
-@dataclass
-class SubwordTokenizer:
-    """Subwords of words, and what stands around a sentence."""
-
-    backend: Tokenizer
-    limit: int  # subwords the encoder has positions for
-    prefix: list[int]
-    suffix: list[int]
-    pad: int
-    unknown: int
-    hf: Any = None  # the Hugging Face tokenizer around it, where there is one
-
-    @classmethod
-    def of(cls, tokenizer: Any, limit: int) -> SubwordTokenizer:
-        """From a (fast) Hugging Face tokenizer."""
-        # Special tokens are found by example: families differ in what they put around a sentence.
-        bare = tokenizer("a", add_special_tokens=False)["input_ids"]
-        full = tokenizer("a")["input_ids"]
-        at = next(i for i in range(len(full)) if full[i : i + len(bare)] == bare)
-        pad = tokenizer.pad_token_id or 0
-        backend = tokenizer.backend_tokenizer
-        backend.no_truncation()
-        backend.no_padding()
-        return cls(
-            backend=backend,
-            limit=limit,
-            prefix=full[:at],
-            suffix=full[at + len(bare) :],
-            pad=pad,
-            unknown=tokenizer.unk_token_id or pad,
-            hf=tokenizer,
-        )
-
-    @property
-    def special_count(self) -> int:
-        return len(self.prefix) + len(self.suffix)
-
-    def pieces(self, sentences: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
-        """All subword ids, flat, and the number of subwords of each word (at least one).
-
-        A word that the tokenizer's normaliser deletes (a lone control character, say) becomes the
-        unknown token, so that every word has a state.
-        """
-        ids: list[np.ndarray] = [np.zeros(0, dtype=np.int64)]
-        counts: list[np.ndarray] = [np.zeros(0, dtype=np.int64)]
-        for start in range(0, len(sentences), 1024):
-            chunk = [list(words) for words in sentences[start : start + 1024]]
-            encoded = self.backend.encode_batch(
-                chunk, is_pretokenized=True, add_special_tokens=False
-            )
-            for words, encoding in zip(chunk, encoded, strict=True):
-                word_ids = np.array(encoding.word_ids, dtype=np.int64)
-                pieces = np.array(encoding.ids, dtype=np.int64)
-                count = np.bincount(word_ids, minlength=len(words))
-                if count.min() == 0 or count.max() > MAX_PIECES:
-                    pieces, count = self._repair(pieces, word_ids, count)
-                ids.append(pieces)
-                counts.append(count)
-        return np.concatenate(ids), np.concatenate(counts)
-
-    def _repair(
-        self, pieces: np.ndarray, word_ids: np.ndarray, count: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        kept = [
-            pieces[word_ids == word][:MAX_PIECES] if count[word] else np.array([self.unknown])
-            for word in range(len(count))
-        ]
-        return np.concatenate(kept), np.array([len(k) for k in kept], dtype=np.int64)
-
-
 def _round_up(number: int, step: int) -> int:
     return -(-number // step) * step
 
@@ -279,20 +209,6 @@ def _sentence_key(words: Sequence[str]) -> int:
     return int.from_bytes(digest.digest(), "little", signed=True) >> 1  # room to add an offset
 
 
-def _character_table(sentences: Sequence[Sentence], width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Codes [kinds, width] of the distinct words, and each word's kind [words]."""
-    kinds: dict[str, int] = {}
-    word_kind = [kinds.setdefault(word, len(kinds)) for s in sentences for word in s.words]
-    table = np.zeros((max(1, len(kinds)), width), dtype=np.int64)
-    half = width // 2
-    for word, row in kinds.items() if width else ():
-        shown = word if len(word) <= width else word[: width - half] + word[-half:]
-        points = np.array([ord(c) for c in shown], dtype=np.int64)
-        shared = 256 + points % (CHARACTER_CODES - 256)
-        table[row, : len(shown)] = np.where(points < 255, points + 1, shared)
-    return table, np.array(word_kind, dtype=np.int64)
-
-
 def _cut_windows(
     docs: Sequence[str | None],
     word_offset: np.ndarray,
@@ -301,40 +217,45 @@ def _cut_windows(
     budget: int,
 ) -> Windows:
     """Plan the windows of every sentence: at most `budget` subwords each, context included."""
-    rows: list[tuple[int, ...]] = []
-    for number, doc in enumerate(docs):
-        start, end = int(word_offset[number]), int(word_offset[number + 1])
-        left = right = number
-        if doc is not None:
-            while left > 0 and number - left < context and docs[left - 1] == doc:
-                left -= 1
-            while right + 1 < len(docs) and right - number < context and docs[right + 1] == doc:
-                right += 1
-        context_start = int(piece_offset[word_offset[left]])
-        context_end = int(piece_offset[word_offset[right + 1]])
-        for first, last, owned_first, owned_last in window_parts(piece_offset, start, end, budget):
-            core_start = int(piece_offset[first])
-            # A single word may have more subwords than there is room for: its head is read.
-            core_end = min(int(piece_offset[last]), core_start + budget)
-            spare = budget - (core_end - core_start)
-            before, after = core_start - context_start, context_end - core_end
-            # Share what room there is; a side that needs less leaves the rest to the other.
-            before_kept = min(before, max(spare // 2, spare - after))
-            after_kept = min(after, spare - before_kept)
-            rows.append(
-                (
-                    number,
-                    first,
-                    last - first,
-                    first - start,
-                    owned_first - start,
-                    owned_last - start,
-                    core_start - before_kept,
-                    core_end + after_kept,
-                )
-            )
-    table = np.array(rows, dtype=np.int64).reshape(-1, 8)
-    return Windows(*(np.ascontiguousarray(column) for column in table.T))
+    number = np.arange(len(docs))
+    left, right = number, number
+    if context and len(docs):
+        same = np.array([a is not None and a == b for a, b in pairwise(docs)], dtype=bool)
+        cut = np.concatenate([[0], np.flatnonzero(~same) + 1, [len(docs)]])
+        runs = np.repeat(np.arange(len(cut) - 1), np.diff(cut))  # documents
+        left = np.maximum(number - context, cut[runs])
+        right = np.minimum(number + context, cut[runs + 1] - 1)
+
+    start, end = word_offset[:-1], word_offset[1:]
+    long = np.flatnonzero(piece_offset[end] - piece_offset[start] > budget)
+    parts = [np.stack([number, start, end, start, end])]
+    for sentence in long.tolist():
+        found = window_parts(piece_offset, int(start[sentence]), int(end[sentence]), budget)
+        parts.append(np.array([(sentence, *part) for part in found]).T)
+    parts[0] = np.delete(parts[0], long, axis=1)
+    table = np.concatenate(parts, axis=1)
+    sentence, first, last, owned_first, owned_last = table[:, table[0].argsort(kind="stable")]
+
+    core_start = piece_offset[first]
+    # A single word may have more subwords than there is room for: its head is read.
+    core_end = np.minimum(piece_offset[last], core_start + budget)
+    spare = budget - (core_end - core_start)
+    before = core_start - piece_offset[word_offset[left[sentence]]]
+    after = piece_offset[word_offset[right[sentence] + 1]] - core_end
+    # Share what room there is; a side that needs less leaves the rest to the other.
+    before_kept = np.minimum(before, np.maximum(spare // 2, spare - after))
+    after_kept = np.minimum(after, spare - before_kept)
+    begin = start[sentence]
+    return Windows(
+        sentence=sentence,
+        word_start=first,
+        words=last - first,
+        offset=first - begin,
+        owned_start=owned_first - begin,
+        owned_end=owned_last - begin,
+        piece_start=core_start - before_kept,
+        piece_end=core_end + after_kept,
+    )
 
 
 def window_parts(

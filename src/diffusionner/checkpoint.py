@@ -11,13 +11,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from diffusionner.batching import SubwordTokenizer
 from diffusionner.errors import CheckpointError, WriteError
 from diffusionner.files import bytes_writer, write_together
 from diffusionner.model import DenoisingNetwork
 from diffusionner.model.pretrained import build_encoder, load_tokenizer, position_limit
 from diffusionner.model_folder import new_config, read_config
 from diffusionner.settings import Settings
+from diffusionner.subwords import SubwordTokenizer
 
 
 def save(

@@ -16,7 +16,7 @@ from diffusionner.inference.span_counts import fewest, span_counts
 from diffusionner.settings import EncoderSettings, InferenceSettings
 
 if TYPE_CHECKING:
-    from diffusionner.batching import SubwordTokenizer
+    from diffusionner.subwords import SubwordTokenizer
 
 # Why an entity is out of reach, in the order in which it is asked.
 REASONS = {
@@ -79,7 +79,8 @@ class Room:
 
         counts = np.ones(sum(len(sentence.words) for sentence in sentences), dtype=np.int64)
         if self.tokenizer is not None:
-            _, counts = self.tokenizer.pieces([sentence.words for sentence in sentences])
+            table = self.tokenizer.look_up([word for s in sentences for word in s.words])
+            counts = table.piece_count[table.kinds]
         offset = np.concatenate([[0], np.cumsum(counts)])
         first = 0
         for sentence in sentences:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -22,12 +23,12 @@ class Engine(Protocol):
         slots: np.ndarray,
         given: np.ndarray | None = None,
         start: int | None = None,
-    ) -> np.ndarray:
-        """γ steps from Gaussian spans at T, or from spans that the caller gives.
+    ) -> Callable[[], np.ndarray]:
+        """Start γ steps from Gaussian spans at T, or from spans that the caller gives.
 
         slots: [B, K] true where a sentence has a span; given: [B, K, 2] word indices (left,
         right), taken as the noisy spans of timestep `start`.
-        Returns what each span has become, [B, K, 5] = left, right, type, total, P^c. The total of
-        the three probabilities is -1 where it is no entity: no-entity is likeliest, or
-        right < left.
+        What is returned waits for their end, so that the host can go on meanwhile. It gives what
+        each span has become, [B, K, 5] = left, right, type, total, P^c. The total of the three
+        probabilities is -1 where it is no entity: no-entity is likeliest, or right < left.
         """

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
 
-from diffusionner.batching import Batch, SubwordTokenizer
+from diffusionner.batching import Batch
 from diffusionner.diffusion import (
     Coordinates,
     Schedule,
@@ -21,6 +21,7 @@ from diffusionner.diffusion import (
 from diffusionner.errors import CheckpointError
 from diffusionner.model_folder import DENOISER_FILE, ENCODER_FILE, read_config
 from diffusionner.settings import InferenceSettings, Settings
+from diffusionner.subwords import SubwordTokenizer
 
 
 class OnnxEngine:
@@ -40,7 +41,7 @@ class OnnxEngine:
         slots: np.ndarray,
         given: np.ndarray | None = None,
         start: int | None = None,
-    ) -> np.ndarray:
+    ) -> Callable[[], np.ndarray]:
         sentence = _run(self.encoder, vars(batch))
         sentence["lengths"] = batch.lengths
         keys = mix_keys(batch.keys, settings.seed)
@@ -60,9 +61,10 @@ class OnnxEngine:
             return found["x0"], found["table"]
 
         sequence = timestep_sequence(start or self.schedule.timesteps, settings.steps)
-        return reverse_process(
+        table = reverse_process(
             denoise, x, self.schedule, sequence, settings.eta, lambda step: noise(step, spans)
         )
+        return lambda: table
 
 
 def load(folder: Path) -> tuple[OnnxEngine, SubwordTokenizer, Settings]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diffusionner.batching import EncodedCorpus, SubwordTokenizer
+from diffusionner.batching import EncodedCorpus
 from diffusionner.corpus import Entity, Sentence, Span
 from diffusionner.errors import CheckpointError, DataError, SettingsError, nearest
 from diffusionner.inference.decoding import Found, to_spans
@@ -14,6 +17,7 @@ from diffusionner.inference.engine import Engine
 from diffusionner.inference.predictor import predict
 from diffusionner.model_folder import ENCODER_FILE
 from diffusionner.settings import InferenceSettings, Settings
+from diffusionner.subwords import SubwordTokenizer
 from diffusionner.text import TextSentence, split_sentences
 
 if TYPE_CHECKING:
@@ -39,12 +43,17 @@ class DiffusionNER:
 
     @classmethod
     def from_pretrained(
-        cls, path: str | Path, device: str | None = None, backend: str | None = None
+        cls,
+        path: str | Path,
+        device: str | None = None,
+        backend: str | None = None,
+        precision: str | None = None,
     ) -> DiffusionNER:
         """Load a folder that `diffusionner train` or `export`, or `save_pretrained` wrote.
 
         backend: "torch", or "onnx" for a folder that was exported (which needs no torch). What is
         not given is as the folder has it.
+        precision: "float32" or "bf16", of torch; not given: bf16 on a GPU, float32 on a CPU.
         """
         exported = (Path(path) / ENCODER_FILE).exists()
         if backend is None:
@@ -54,6 +63,8 @@ class DiffusionNER:
 
             if device not in (None, "cpu"):
                 raise SettingsError(f"backend onnx runs on the CPU, not on device '{device}'")
+            if precision is not None:
+                raise SettingsError("the precision of backend onnx is the one it was exported with")
             return cls(*onnx_engine.load(Path(path)))
         if backend != "torch":
             raise SettingsError(f"unknown backend '{backend}'; {nearest(backend, BACKENDS)}")
@@ -74,7 +85,7 @@ class DiffusionNER:
         if device is None:
             device = "cuda" if torch.cuda.is_available() else "cpu"
         network, subwords, settings = checkpoint.load(path)
-        return cls(TorchEngine(network, device), subwords, settings)
+        return cls(TorchEngine(network, device, precision), subwords, settings)
 
     def save_pretrained(self, path: str | Path) -> None:
         """Write config.json, model.safetensors and the tokenizer."""
@@ -172,50 +183,62 @@ class DiffusionNER:
         items: Iterable[tuple[str | Sequence[str], str | None]],
         inference: InferenceSettings,
     ) -> Iterator[list[Entity]]:
+        """The next sentences are read and tokenised while the model runs over the last ones."""
         context = self.settings.encoder.context
         enough = inference.batch_size * BUFFERED_BATCHES
         waiting: list[_Item] = []
         held = 0  # sentences in it
         before: list[Sentence] = []  # the last sentences already done
-        for number, (content, doc) in enumerate(items):
-            waiting.append(_Item(content, doc, number))
-            held += len(waiting[-1].sentences)
-            if held < enough:
-                continue
-            ready = len(waiting)
-            if context:  # the last sentences must wait until their right context is known
-                behind = 0
-                while ready and behind < context:
-                    ready -= 1
-                    behind += len(waiting[ready].sentences)
-            if ready:
-                yield from self._finish(before, waiting[:ready], waiting[ready:], inference)
-                done = before + [s for item in waiting[:ready] for s in item.sentences]
-                before = done[-context:] if context else []
-                waiting = waiting[ready:]
-                held = sum(len(item.sentences) for item in waiting)
+        running: deque[tuple[list[_Item], Future[list[list[Found]]]]] = deque()
+        with ThreadPoolExecutor(1) as worker:
+            for number, (content, doc) in enumerate(items):
+                waiting.append(_Item(content, doc, number))
+                held += len(waiting[-1].sentences)
+                if held < enough:
+                    continue
+                ready = len(waiting)
+                if context:  # the last sentences must wait until their right context is known
+                    behind = 0
+                    while ready and behind < context:
+                        ready -= 1
+                        behind += len(waiting[ready].sentences)
+                if ready:
+                    some, waiting = waiting[:ready], waiting[ready:]
+                    predict_some = self._ready(before, some, waiting, inference)
+                    running.append((some, worker.submit(predict_some)))
+                    before = (before + _sentences(some))[-context:] if context else []
+                    held = len(_sentences(waiting))
+                while len(running) > 1 or (running and running[0][1].done()):
+                    some, found = running.popleft()
+                    yield from self._entities(some, found.result(), inference)
+            for some, found in running:
+                yield from self._entities(some, found.result(), inference)
         if waiting:
-            yield from self._finish(before, waiting, [], inference)
+            found_last = self._ready(before, waiting, [], inference)()
+            yield from self._entities(waiting, found_last, inference)
 
-    def _finish(
+    def _ready(
         self,
         before: list[Sentence],
-        ready: list[_Item],
+        items: list[_Item],
         after: list[_Item],
         inference: InferenceSettings,
+    ) -> Callable[[], list[list[Found]]]:
+        """What predicts the items, with the sentences around them as context."""
+        sentences = _sentences(items)
+        if not sentences:
+            return list
+        corpus = EncodedCorpus(
+            before + sentences + _sentences(after), self.subwords, self.settings.encoder
+        )
+        chosen = range(len(before), len(before) + len(sentences))
+        return partial(predict, self.engine, corpus, chosen, inference)
+
+    def _entities(
+        self, items: list[_Item], found: list[list[Found]], inference: InferenceSettings
     ) -> Iterator[list[Entity]]:
-        """Predict the ready items with the sentences around them as context."""
-        sentences = [s for item in ready for s in item.sentences]
-        follow = [s for item in after for s in item.sentences]
-        found: list[list[Found]] = []
-        if sentences:
-            corpus = EncodedCorpus(
-                before + sentences + follow, self.subwords, self.settings.encoder
-            )
-            chosen = range(len(before), len(before) + len(sentences))
-            found = predict(self.engine, corpus, chosen, inference)
         results = iter(found)
-        for item in ready:
+        for item in items:
             yield [
                 item.entity(i, f, self.labels)
                 for i in range(len(item.sentences))
@@ -264,6 +287,10 @@ class DiffusionNER:
     @staticmethod
     def _kept(found: list[Found], inference: InferenceSettings) -> list[Found]:
         return [f for f in found if f.total >= inference.threshold]
+
+
+def _sentences(items: list[_Item]) -> list[Sentence]:
+    return [sentence for item in items for sentence in item.sentences]
 
 
 class _Item:

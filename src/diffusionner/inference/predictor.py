@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -31,19 +32,24 @@ def predict(
     collected: dict[int, list[Found]] = {number: [] for number in sentences}
     batches = list(corpus.sorted_batches(settings.batch_size, sentences))
     done, total = 0, sum(map(len, batches))
-    for chosen in batches:
-        batch = corpus.batch(chosen)
-        spans = None
-        if given is None:
-            slots = _slots(span_counts(batch.lengths, settings.spans))
-        else:
-            spans, slots = _place(given, corpus, chosen)
-        table = engine.reverse(batch, settings, slots, spans, start)
-        for sentence, found in deduplicate(table, corpus.windows, chosen):
-            collected[sentence].append(found)
-        done += len(chosen)
-        if progress is not None:
-            progress(done, total)
+    running: deque[tuple[np.ndarray, Callable[[], np.ndarray]]] = deque()
+    for chosen in [*batches, None]:
+        if chosen is not None:
+            batch = corpus.batch(chosen)
+            spans = None
+            if given is None:
+                slots = _slots(span_counts(batch.lengths, settings.spans))
+            else:
+                spans, slots = _place(given, corpus, chosen)
+            running.append((chosen, engine.reverse(batch, settings, slots, spans, start)))
+        # A device computes the next batch while the host reads the last one.
+        while len(running) > (chosen is not None):
+            ended, table = running.popleft()
+            for sentence, found in deduplicate(table(), corpus.windows, ended):
+                collected[sentence].append(found)
+            done += len(ended)
+            if progress is not None:
+                progress(done, total)
     return [resolve_overlaps(found, settings.overlap) for found in collected.values()]
 
 

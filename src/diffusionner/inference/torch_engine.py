@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from diffusionner.batching import Batch
-from diffusionner.errors import SettingsError
+from diffusionner.errors import SettingsError, nearest
 from diffusionner.model import DenoisingNetwork, Prediction
-from diffusionner.model.tensors import to_tensors
+from diffusionner.model.tensors import to_device, to_tensors
 from diffusionner.settings import InferenceSettings
+
+PRECISIONS = {"float32": torch.float32, "bf16": torch.bfloat16}
 
 
 class TorchEngine:
-    def __init__(self, network: DenoisingNetwork, device: str | None = None) -> None:
-        """device: where to move the network; None leaves it where it is."""
+    def __init__(
+        self, network: DenoisingNetwork, device: str | None = None, precision: str | None = None
+    ) -> None:
+        """device: where to move the network; None leaves it as it is, being trained perhaps.
+
+        precision: None = bf16 on a GPU, float32 on a CPU.
+        """
         self.network = network
         self.labels = network.labels
+        self.rounded: DenoisingNetwork | None = None
+        self.borrowed = device is None  # its weights change, so a rounded copy would not last
         if device is not None:
             self._move(device)
+            self._round(precision or ("bf16" if device.startswith("cuda") else "float32"))
 
     def _move(self, device: str) -> None:
         if device.startswith("cuda"):
@@ -33,6 +46,18 @@ class TorchEngine:
                 f"device '{device}' cannot be used ({reason}); try cpu, or leave it out"
             ) from error
 
+    def _round(self, precision: str) -> None:
+        """A copy in bf16 to run: autocast would keep float32 between the layers, twice the bytes.
+
+        The weights themselves stay, to be saved as they are.
+        """
+        if precision not in PRECISIONS:
+            raise SettingsError(
+                f"unknown precision '{precision}'; {nearest(precision, PRECISIONS)}"
+            )
+        if precision != "float32":
+            self.rounded = copy.deepcopy(self.network).to(PRECISIONS[precision])
+
     def reverse(
         self,
         batch: Batch[np.ndarray],
@@ -40,23 +65,42 @@ class TorchEngine:
         slots: np.ndarray,
         given: np.ndarray | None = None,
         start: int | None = None,
-    ) -> np.ndarray:
+    ) -> Callable[[], np.ndarray]:
         """As `Engine` says. A network in training is put back into training."""
-        device = next(self.network.parameters()).device
-        was_training = self.network.training
-        self.network.eval()
-        autocast = torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
+        network = self.rounded or self.network
+        device = next(network.parameters()).device
+        was_training = network.training
+        if was_training:
+            network.eval()
+        mixed = self.borrowed and device.type == "cuda"
+        autocast = torch.autocast(device.type, torch.bfloat16, enabled=mixed)
         try:
             with torch.inference_mode(), autocast:
-                spans = None if given is None else torch.from_numpy(given).to(device)
-                counted = torch.from_numpy(slots).to(device)
-                prediction = self.network.reverse(
+                (counted,) = to_device([slots], device)
+                spans = None if given is None else to_device([given], device)[0]
+                prediction = network.reverse(
                     to_tensors(batch, device), settings, counted, spans, start
                 )
-                table: np.ndarray = read_out(prediction, counted).cpu().numpy()
-                return table
+                return _fetch(read_out(prediction, counted))
         finally:
-            self.network.train(was_training)
+            if was_training:
+                network.train()
+
+
+def _fetch(table: Tensor) -> Callable[[], np.ndarray]:
+    """Start copying a result to the host; what is returned waits for it."""
+    if table.device.type != "cuda":
+        return table.cpu().numpy
+    there = torch.empty(table.shape, dtype=table.dtype, pin_memory=True)
+    there.copy_(table, non_blocking=True)
+    arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    arrived.record()
+
+    def wait() -> np.ndarray:
+        arrived.synchronize()
+        return there.numpy()
+
+    return wait
 
 
 def read_out(prediction: Prediction, slots: Tensor) -> Tensor:

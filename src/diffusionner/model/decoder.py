@@ -148,11 +148,8 @@ class BoundaryPointer(nn.Module):
 
     def forward(self, words: Tensor, spans: Tensor, mask: Tensor) -> Tensor:
         """words (projected) [B, M, h], spans [B, D, K, h], mask [B, M] → scores [B, D, K, M]"""
-        spans = self.spans(spans)
-        # relu(w + s) = max(w, -s) + s: one pass over K × M × h numbers instead of two.
-        larger = torch.maximum(words[:, None, None], -spans[..., None, :])
-        shared = F.linear(spans, self.output.weight)  # [B, D, K, 1]
-        scores = (self.output(larger).squeeze(-1) + shared).float()
+        fused = F.relu(words[:, None, None] + self.spans(spans)[..., None, :])
+        scores = self.output(fused).squeeze(-1).float()
         return scores.masked_fill(~mask[:, None, None], -1e4)
 
 

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from diffusionner.batching import CHARACTER_CODES, Batch
+from diffusionner.batching import Batch
 from diffusionner.settings import EncoderSettings
+from diffusionner.subwords import CHARACTER_CODES
 
 
 @dataclass

@@ -21,6 +21,7 @@ from diffusionner.diffusion import (
 from diffusionner.errors import SettingsError
 from diffusionner.model.decoder import EntityDecoder, Prediction, PreparedSentence
 from diffusionner.model.encoder import SentenceEncoder
+from diffusionner.model.tensors import to_device
 from diffusionner.settings import InferenceSettings, Settings
 
 
@@ -84,8 +85,8 @@ class DenoisingNetwork(nn.Module):
         lengths = batch.lengths[:, None]
 
         def noise(step: int, count: int) -> Tensor:  # [B, 1, K, 2]
-            made = gaussian_noise(mix_keys(keys, step), 1, count, 2)
-            return torch.from_numpy(made).to(lengths.device, non_blocking=True)
+            (made,) = to_device([gaussian_noise(mix_keys(keys, step), 1, count, 2)], lengths.device)
+            return made
 
         if given is None:
             x = noise(0, slots.shape[1])

