@@ -16,7 +16,7 @@ from diffusionner import DiffusionNER, formats
 from diffusionner.evaluation.scorer import score
 from diffusionner.settings import describe
 
-COMMANDS = ("train", "evaluate", "predict", "settings", "data", "score", "export")
+COMMANDS = ("train", "evaluate", "predict", "settings", "data", "score", "export", "bench")
 
 
 # --- End to end -------------------------------------------------------------------------------

@@ -193,13 +193,13 @@ def test_a_rate_far_too_high(refused, config, tiny_settings):
 def test_a_loss_that_turns_nan(tiny_settings, monkeypatch, minutes):
     """In the second epoch: the message says where, and the state before it is good."""
     calls = iter(range(1, 10**6))
-    loss = DenoisingObjective._loss
+    loss = DenoisingObjective.loss
     per_epoch = 5  # 16 sentences, some of them two windows, in batches of 4
 
     def poisoned(self, *args) -> torch.Tensor:
         return loss(self, *args) * (float("nan") if next(calls) == per_epoch + 3 else 1.0)
 
-    monkeypatch.setattr(DenoisingObjective, "_loss", poisoned)
+    monkeypatch.setattr(DenoisingObjective, "loss", poisoned)
     settings = tiny_settings.override([f"training.checkpoint_minutes={minutes}"])
     with pytest.raises(TrainingDiverged) as caught:
         train(settings)

@@ -39,6 +39,11 @@ def test_counts_grow_with_the_sentence_within_bounds():
     assert (within > np.arange(1, 600)[(counts > LEAST) & (counts < MOST)]).all()
 
 
+def test_crowded_sentences_get_several_spans_for_each_entity():
+    words = np.arange(1, 97)
+    assert (span_counts(words, "auto") >= 3 * (words // 2)).all()
+
+
 def test_a_number_is_everyones():
     assert span_counts(np.array([1, 700, 3]), 20).tolist() == [20, 20, 20]
     assert fewest(20) == 20
@@ -261,6 +266,7 @@ def test_check_names_the_number_of_the_window(cli, tmp_path):
     put(tmp_path, {"a.jsonl": json.dumps(record) + "\n"})
     settings = ("inference.overlap=all", "diffusion.spans=15")
     result = cli("data", "check", tmp_path / "a.jsonl", *settings)
-    assert "15 spans in a window that gets 12 (inference.spans)" in result.out + result.err
+    expected = f"15 spans in a window that gets {own_count(5)} (inference.spans)"
+    assert expected in result.out + result.err
     enough = cli("data", "check", tmp_path / "a.jsonl", *settings, "inference.spans=15")
     assert "in a window that gets" not in enough.out + enough.err

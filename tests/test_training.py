@@ -377,29 +377,32 @@ def test_graphed_gradients_are_those_of_the_plain_network(tiny_settings):
     )
     trainer = Trainer(settings, resume=False)
     trainer._enter_phase(0)
-    graphed = trainer.objective.graphed
+    graphed = trainer.graphed
     assert graphed is not None
     for module in trainer.network.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
         elif isinstance(getattr(module, "dropout", None), float):
             module.dropout = 0.0
+    graphed.recorded.clear()  # with dropout
     size = settings.training.batch_size
     full = [b for b in trainer.corpus.shuffled_batches(size, 0, 0) if len(b) == size]
 
-    def gradients(network) -> list[torch.Tensor]:
-        trainer.objective.graphed = network
+    def gradients(recorded: bool) -> list[torch.Tensor]:
         found = []
         for chosen in (full[0], full[1], full[0]):
-            trainer.optimizer.zero_grad(set_to_none=network is None)
-            trainer.objective.graphed = graphed  # the same padding for both
+            trainer.optimizer.zero_grad(set_to_none=False)
             (micro,) = trainer._prepare(chosen, 0)
-            trainer.objective.graphed = network
-            batch = to_tensors(micro.batch, trainer.device)
-            trainer.objective(batch, micro.noisy, micro.denominator).backward()
+            if recorded:
+                assert graphed.fits(micro.batch)
+                loss = graphed(micro.batch, micro.noisy, micro.denominator)
+            else:
+                batch = to_tensors(micro.batch, trainer.device)
+                loss = trainer.objective(batch, micro.noisy, micro.denominator)
+                loss.backward()
             parts = [p.grad.flatten() for p in trainer.parameters if p.grad is not None]
-            found.append(torch.cat(parts).clone())
+            found.append(torch.cat([*parts, loss.detach()[None]]).clone())
         return found
 
-    for plain, recorded in zip(gradients(None), gradients(graphed), strict=True):
+    for plain, recorded in zip(gradients(False), gradients(True), strict=True):
         assert (plain - recorded).norm() < 1e-5 * plain.norm()

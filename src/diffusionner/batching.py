@@ -112,9 +112,9 @@ class EncodedCorpus:
         return gold, np.array(kinds, dtype=np.int64), _offsets(counts)
 
     def batch(
-        self, chosen: np.ndarray, subword_step: int = 8, word_step: int = 1
+        self, chosen: np.ndarray, subword_step: int = 8, word_step: int = 1, gold_step: int = 1
     ) -> Batch[np.ndarray]:
-        """Gather the chosen windows into arrays; L and M are rounded up to multiples."""
+        """Gather the chosen windows into arrays; L, M and N are rounded up to multiples."""
         w = self.windows
         prefix, suffix = self.tokenizer.prefix, self.tokenizer.suffix
         starts, ends = w.piece_start[chosen], w.piece_end[chosen]
@@ -145,15 +145,15 @@ class EncodedCorpus:
 
         gold_start = self.gold_offset[chosen]
         counts = self.gold_offset[chosen + 1] - gold_start
-        slots = np.arange(max(1, int(counts.max())))
+        slots = np.arange(_round_up(max(1, int(counts.max())), gold_step))
         known = slots < counts[:, None]
         flat_gold = np.where(known, gold_start[:, None] + slots, 0)
         if len(self.gold):
             gold = np.where(known[..., None], self.gold[flat_gold], 0)
             gold_types = np.where(known, self.gold_types[flat_gold], 0)
         else:
-            gold = np.zeros((len(chosen), 1, 2), dtype=np.int64)
-            gold_types = np.zeros((len(chosen), 1), dtype=np.int64)
+            gold = np.zeros((*known.shape, 2), dtype=np.int64)
+            gold_types = np.zeros(known.shape, dtype=np.int64)
         return Batch(
             subwords=subwords.astype(np.int64),
             attention=attention.astype(np.int64),
@@ -173,12 +173,21 @@ class EncodedCorpus:
         return np.resize([subwords.argmax(), self.windows.words.argmax()], size)
 
     def sorted_batches(self, size: int, sentences: Sequence[int]) -> Iterator[np.ndarray]:
-        """Windows of the given sentences in batches of similar length, for inference."""
+        """Windows of the given sentences in batches of similar length, for inference.
+
+        A batch takes as many subwords, padding included, as `size` windows of average length do.
+        """
         windows = np.flatnonzero(np.isin(self.windows.sentence, sentences))
         sizes = (self.windows.piece_end - self.windows.piece_start)[windows]
-        order = windows[np.argsort(sizes, kind="stable")]
-        for start in range(0, len(order), size):
-            yield order[start : start + size]
+        order = np.argsort(sizes, kind="stable")
+        windows, sizes = windows[order], sizes[order] + self.tokenizer.special_count
+        budget = size * sizes.mean() if len(sizes) else 0
+        start = 0
+        while start < len(windows):
+            padded = sizes[start:] * np.arange(1, len(sizes) - start + 1)
+            count = max(1, int(np.searchsorted(padded, budget, "right")))
+            yield windows[start : start + count]
+            start += count
 
     def shuffled_batches(self, size: int, seed: int, epoch: int) -> list[np.ndarray]:
         """A pure function of seed and epoch: batches of similar length in random order.

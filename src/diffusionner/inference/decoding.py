@@ -20,11 +20,14 @@ class Found(NamedTuple):
     total: float  # sum of the three probabilities
 
 
-def deduplicate(table: np.ndarray, windows: Windows, chosen: np.ndarray) -> list[tuple[int, Found]]:
+def deduplicate(
+    table: np.ndarray, windows: Windows, chosen: np.ndarray, least: float = 0.0
+) -> list[tuple[int, Found]]:
     """(sentence, entity) for the distinct spans of a batch that was read out.
 
-    Of equal boundaries the likeliest type stays. A window of a cut sentence keeps the entities
-    whose middle it owns, so each is taken from the window in which it has most context.
+    Of equal boundaries the likeliest type stays, and of these what has a total of `least` or more.
+    A window of a cut sentence keeps the entities whose middle it owns, so each is taken from the
+    window in which it has most context.
     """
     row, slot = np.nonzero(table[..., 3] >= 0)
     left, right, kind, total, type_p = table[row, slot].T
@@ -33,12 +36,14 @@ def deduplicate(table: np.ndarray, windows: Windows, chosen: np.ndarray) -> list
     middle = (left + right + 1) // 2
     owned = (middle >= windows.owned_start[chosen][row]) & (middle < windows.owned_end[chosen][row])
     # Sorted by span and then by type probability, the first of each run of equal spans is kept.
-    order = np.lexsort((-total, -type_p, right, left, row))
+    words = int(right.max(initial=0)) + 1
+    span = (row * words + left) * words + right
+    order = np.lexsort((-total, -type_p, span))
     order = order[owned[order]]
-    span = np.stack([row, left, right])[:, order]
     fresh = np.ones(len(order), dtype=bool)
-    fresh[1:] = (span[:, 1:] != span[:, :-1]).any(0)
+    fresh[1:] = np.diff(span[order]) != 0
     kept = order[fresh]
+    kept = kept[total[kept] >= least]
     sentences = windows.sentence[chosen][row[kept]]
     columns = (left[kept], right[kept], kind[kept].astype(np.int64), total[kept])
     found = map(Found, *(column.tolist() for column in columns))

@@ -1,8 +1,15 @@
-"""The reverse process in ONNX Runtime, on the CPU: no torch."""
+"""The reverse process in ONNX Runtime, on the CPU: no torch.
+
+float32 or int8, a sentence gives the same entities alone, in any batch and in any order: no range
+or scale in the graphs is taken from the batch at hand.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +30,30 @@ from diffusionner.model_folder import DENOISER_FILE, ENCODER_FILE, read_config
 from diffusionner.settings import InferenceSettings, Settings
 from diffusionner.subwords import SubwordTokenizer
 
+TOKENIZER_NUMBERS = ("limit", "prefix", "suffix", "pad", "unknown")  # in config.json
+PART = 8  # windows that are worth a processor of their own
+
 
 class OnnxEngine:
-    """Two graphs: the encoder, run once per sentence, and the denoiser, run at each step."""
+    """Two graphs: the encoder, run once per sentence, and the denoiser, run at each step.
+
+    Every processor works on a part of a batch, or a batch, of its own: to share the small matrices
+    of one sentence among them takes longer.
+    """
 
     def __init__(self, folder: Path, labels: list[str], settings: Settings) -> None:
         self.labels = labels
         self.schedule = Schedule(settings.diffusion.schedule, settings.diffusion.timesteps)
         self.coordinates = Coordinates(settings.diffusion.coordinates, settings.diffusion.scale)
-        self.encoder = _session(folder / ENCODER_FILE)
-        self.denoiser = _session(folder / DENOISER_FILE)
+        self.encoder = _Graph(folder / ENCODER_FILE)
+        self.denoiser = _Graph(folder / DENOISER_FILE)
+        if self.denoiser.labels != labels:
+            raise CheckpointError(
+                f"{folder / DENOISER_FILE} is for the labels {self.denoiser.labels}, but "
+                f"config.json beside it has {labels}; export the model again"
+            )
+        self.processors = processors()
+        self.workers = ThreadPoolExecutor(self.processors)
 
     def reverse(
         self,
@@ -42,67 +63,169 @@ class OnnxEngine:
         given: np.ndarray | None = None,
         start: int | None = None,
     ) -> Callable[[], np.ndarray]:
-        sentence = _run(self.encoder, vars(batch))
-        sentence["lengths"] = batch.lengths
-        keys = mix_keys(batch.keys, settings.seed)
+        count, spans = slots.shape
+        parts = np.array_split(np.arange(count), np.clip(count // PART, 1, self.processors))
+        running = [
+            self.workers.submit(
+                self._reverse,
+                encoder_inputs(batch, rows),
+                settings,
+                slots[rows],
+                None if given is None else given[rows],
+                start,
+            )
+            for rows in parts
+        ]
+
+        def table() -> np.ndarray:
+            joined = np.full((count, spans, 5), -1.0, dtype=np.float32)
+            for rows, part in zip(parts, running, strict=True):
+                found = part.result()
+                joined[rows, : found.shape[1]] = found
+            return joined
+
+        return table
+
+    def _reverse(
+        self,
+        inputs: dict[str, np.ndarray],
+        settings: InferenceSettings,
+        slots: np.ndarray,
+        given: np.ndarray | None,
+        start: int | None,
+    ) -> np.ndarray:
+        lengths = inputs["lengths"]
+        sentence = {**self.encoder.run(inputs), "lengths": lengths}
+        spans = max(1, int(slots.sum(1).max()))  # a sentence's are the first ones
+        slots = slots[:, :spans]
+        keys = mix_keys(inputs["keys"], settings.seed)
 
         def noise(step: int, count: int) -> np.ndarray:  # [B, 1, K, 2]
             return gaussian_noise(mix_keys(keys, step), 1, count, 2)
 
-        spans = slots.shape[1]
         if given is None:
             x = noise(0, spans)
         else:
-            x = self.coordinates.encode(given[:, None], batch.lengths[:, None])
+            x = self.coordinates.encode(given[:, None, :spans], lengths[:, None])
 
         def denoise(x: np.ndarray, t: int) -> tuple[np.ndarray, np.ndarray]:
             step = {"x": x, "t": np.array(t, dtype=np.int64), "slots": slots}
-            found = _run(self.denoiser, sentence | step)
+            found = self.denoiser.run(sentence | step)
             return found["x0"], found["table"]
 
         sequence = timestep_sequence(start or self.schedule.timesteps, settings.steps)
-        table = reverse_process(
+        return reverse_process(
             denoise, x, self.schedule, sequence, settings.eta, lambda step: noise(step, spans)
         )
-        return lambda: table
+
+
+def encoder_inputs(
+    batch: Batch[np.ndarray], rows: np.ndarray | slice = slice(None)
+) -> dict[str, np.ndarray]:
+    """Rows of a batch, with the noise keys, as short and as narrow as they can be."""
+    longest = int(batch.attention[rows].sum(1).max())
+    most = int(batch.lengths[rows].max())
+    characters = batch.characters[rows, :most]
+    width = max(1, int((characters != 0).sum(-1).max(initial=0)))  # of the longest word
+    return {
+        "subwords": batch.subwords[rows, :longest],
+        "attention": batch.attention[rows, :longest],
+        "word_of": np.minimum(batch.word_of[rows, :longest], most),
+        "first": batch.first[rows, :most],
+        "characters": characters[..., :width],
+        "lengths": batch.lengths[rows],
+        "keys": batch.keys[rows],
+    }
 
 
 def load(folder: Path) -> tuple[OnnxEngine, SubwordTokenizer, Settings]:
     """What `diffusionner export` wrote."""
-    config = read_config(folder, "tokenizer")
-    settings = Settings.from_dict(config["settings"], str(folder / "config.json"))
+    config = read_config(folder)
+    file = folder / "config.json"
+    if "tokenizer" not in config and not (folder / ENCODER_FILE).exists():
+        raise CheckpointError(
+            f"'{folder}' is a torch model, it has no {ENCODER_FILE}; load it with backend torch, "
+            f"or make a folder for backend onnx: diffusionner export OUTPUT --model '{folder}' "
+            "--dev DEV"
+        )
+    settings = Settings.from_dict(config["settings"], str(file))
+    numbers = _tokenizer_numbers(config.get("tokenizer"), file)
     path = folder / "tokenizer.json"
     try:
         backend = Tokenizer.from_file(str(path))
-        backend.no_truncation()
-        backend.no_padding()
-        tokenizer = SubwordTokenizer(backend=backend, **config["tokenizer"])
     except Exception as error:  # tokenizers has no exception class of its own
         raise CheckpointError(f"{path} cannot be read ({error}); export the model again") from error
+    backend.no_truncation()
+    backend.no_padding()
+    tokenizer = SubwordTokenizer(backend=backend, **numbers)
     return OnnxEngine(folder, config["labels"], settings), tokenizer, settings
 
 
-def _session(path: Path) -> Any:
-    try:
-        import onnxruntime
-    except ImportError as error:
+def _tokenizer_numbers(numbers: Any, file: Path) -> dict[str, Any]:
+    """What config.json says of the tokenizer, checked: numbers, and lists of them."""
+
+    def whole(value: Any) -> bool:
+        return type(value) is int and value >= 0
+
+    if not isinstance(numbers, dict) or set(numbers) != set(TOKENIZER_NUMBERS):
+        found = ", ".join(map(str, numbers)) if isinstance(numbers, dict) else "no such table"
         raise CheckpointError(
-            "backend onnx needs the package 'onnxruntime'; install it with: "
-            "pip install 'diffusionner[onnx]'"
-        ) from error
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # lengths differ from the example's: that is meant
-    try:
-        return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # its exceptions have no common class but this
-        reason = str(error).strip().splitlines()[0]
-        raise CheckpointError(
-            f"{path} is missing, truncated or damaged ({reason}); export the model again"
-        ) from error
+            f"{file}: 'tokenizer' needs {', '.join(TOKENIZER_NUMBERS)}, it has: {found}; export "
+            "the model again"
+        )
+    for name, value in numbers.items():
+        lists = name in ("prefix", "suffix")
+        if not (isinstance(value, list) and all(map(whole, value)) if lists else whole(value)):
+            raise CheckpointError(
+                f"{file}: tokenizer.{name} is {json.dumps(value)}, expected "
+                f"{'a list of numbers' if lists else 'a number'}; export the model again"
+            )
+    return numbers
 
 
-def _run(session: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Feed a graph what it asks for, by name."""
-    feed = {one.name: values[one.name] for one in session.get_inputs()}
-    names = [one.name for one in session.get_outputs()]
-    return dict(zip(names, session.run(names, feed), strict=True))
+class _Graph:
+    """A session, fed by name."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise CheckpointError(
+                "backend onnx needs the package 'onnxruntime'; install it with: "
+                "pip install 'diffusionner[onnx]'"
+            ) from error
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3  # lengths differ from the example's: that is meant
+        options.intra_op_num_threads = 1
+        try:
+            self.session = onnxruntime.InferenceSession(
+                path,
+                options,
+                providers=["CPUExecutionProvider"],
+                # One node instead of two, but a slower one.
+                disabled_optimizers=["SkipLayerNormFusion"],
+            )
+        except Exception as error:  # its exceptions have no common class but this
+            reason = str(error).strip().splitlines()[0]
+            raise CheckpointError(
+                f"{path} is missing, truncated or damaged ({reason}); export the model again"
+            ) from error
+        self.inputs = [one.name for one in self.session.get_inputs()]
+        self.outputs = [one.name for one in self.session.get_outputs()]
+
+    @property
+    def labels(self) -> Any:
+        """What the graph was recorded for; None where it does not say."""
+        return json.loads(self.session.get_modelmeta().custom_metadata_map.get("labels", "null"))
+
+    def run(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Feed the graph what it asks for."""
+        found = self.session.run(self.outputs, {name: values[name] for name in self.inputs})
+        return dict(zip(self.outputs, found, strict=True))
+
+
+def processors() -> int:
+    """How many this process may use, which can be fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +24,7 @@ if TYPE_CHECKING:
 
 BACKENDS = ("torch", "onnx")
 BUFFERED_BATCHES = 16  # sentences are sorted by length within so many batches
+FIRST_BATCHES = 2  # and within so many at first
 
 
 class DiffusionNER:
@@ -165,7 +164,9 @@ class DiffusionNER:
         inference = self.settings.with_inference(options).inference
         corpus = EncodedCorpus(sentences, self.subwords, self.settings.encoder)
         chosen = range(len(sentences))
-        found = predict(self.engine, corpus, chosen, inference, progress=progress)
+        found = predict(
+            self.engine, corpus, chosen, inference, progress=progress, least=inference.threshold
+        )
         return [to_spans(one, self.labels, inference.threshold) for one in found]
 
     def stream(
@@ -183,67 +184,30 @@ class DiffusionNER:
         items: Iterable[tuple[str | Sequence[str], str | None]],
         inference: InferenceSettings,
     ) -> Iterator[list[Entity]]:
-        """The next sentences are read and tokenised while the model runs over the last ones."""
-        context = self.settings.encoder.context
-        enough = inference.batch_size * BUFFERED_BATCHES
-        waiting: list[_Item] = []
-        held = 0  # sentences in it
-        before: list[Sentence] = []  # the last sentences already done
-        running: deque[tuple[list[_Item], Future[list[list[Found]]]]] = deque()
-        with ThreadPoolExecutor(1) as worker:
-            for number, (content, doc) in enumerate(items):
-                waiting.append(_Item(content, doc, number))
-                held += len(waiting[-1].sentences)
-                if held < enough:
-                    continue
-                ready = len(waiting)
-                if context:  # the last sentences must wait until their right context is known
-                    behind = 0
-                    while ready and behind < context:
-                        ready -= 1
-                        behind += len(waiting[ready].sentences)
-                if ready:
-                    some, waiting = waiting[:ready], waiting[ready:]
-                    predict_some = self._ready(before, some, waiting, inference)
-                    running.append((some, worker.submit(predict_some)))
-                    before = (before + _sentences(some))[-context:] if context else []
-                    held = len(_sentences(waiting))
-                while len(running) > 1 or (running and running[0][1].done()):
-                    some, found = running.popleft()
-                    yield from self._entities(some, found.result(), inference)
-            for some, found in running:
-                yield from self._entities(some, found.result(), inference)
-        if waiting:
-            found_last = self._ready(before, waiting, [], inference)()
-            yield from self._entities(waiting, found_last, inference)
+        """The next sentences are read and tokenised while a device runs over the last ones."""
+        reader = _Reader(self, items, inference.batch_size)
+        chunk = reader.finish()
+        while chunk is not None:
+            coming: list[_Chunk] = []
 
-    def _ready(
-        self,
-        before: list[Sentence],
-        items: list[_Item],
-        after: list[_Item],
-        inference: InferenceSettings,
-    ) -> Callable[[], list[list[Found]]]:
-        """What predicts the items, with the sentences around them as context."""
-        sentences = _sentences(items)
-        if not sentences:
-            return list
-        corpus = EncodedCorpus(
-            before + sentences + _sentences(after), self.subwords, self.settings.encoder
-        )
-        chosen = range(len(before), len(before) + len(sentences))
-        return partial(predict, self.engine, corpus, chosen, inference)
+            def meanwhile(coming: list[_Chunk] = coming) -> None:
+                if not coming and reader.advance():
+                    coming.extend(filter(None, [reader.finish()]))
 
-    def _entities(
-        self, items: list[_Item], found: list[list[Found]], inference: InferenceSettings
-    ) -> Iterator[list[Entity]]:
-        results = iter(found)
-        for item in items:
-            yield [
-                item.entity(i, f, self.labels)
-                for i in range(len(item.sentences))
-                for f in self._kept(next(results), inference)
-            ]
+            found = []
+            if chunk.corpus is not None:
+                found = predict(
+                    self.engine, chunk.corpus, chunk.chosen, inference,
+                    least=inference.threshold, meanwhile=meanwhile,
+                )  # fmt: skip
+            results = iter(found)
+            for item in chunk.items:
+                yield [
+                    item.entity(i, f, self.labels)
+                    for i in range(len(item.sentences))
+                    for f in next(results)
+                ]
+            chunk = coming[0] if coming else reader.finish()
 
     def _refine(
         self,
@@ -278,15 +242,88 @@ class DiffusionNER:
             )
             given = [from_spans[i] for i in full]
             inference = settings.inference
-            found = predict(self.engine, corpus, range(len(full)), inference, given, start)
+            found = predict(
+                self.engine, corpus, range(len(full)), inference, given, start,
+                least=inference.threshold,
+            )  # fmt: skip
             for i, one in zip(full, found, strict=True):
                 item = _Item(sentences[i].words, None, i)
-                results[i] = [item.entity(0, f, self.labels) for f in self._kept(one, inference)]
+                results[i] = [item.entity(0, f, self.labels) for f in one]
         return results
 
-    @staticmethod
-    def _kept(found: list[Found], inference: InferenceSettings) -> list[Found]:
-        return [f for f in found if f.total >= inference.threshold]
+
+@dataclass
+class _Chunk:
+    """Items that are predicted together, with the sentences around them as context."""
+
+    items: list[_Item]
+    corpus: EncodedCorpus | None  # None if they have no sentence
+    chosen: range  # the sentences of the items among those of the corpus
+
+
+class _Reader:
+    """Reads the input and cuts it into chunks, a little at a time."""
+
+    def __init__(
+        self, ner: DiffusionNER, items: Iterable[tuple[str | Sequence[str], str | None]], size: int
+    ) -> None:
+        """size: sentences of a batch."""
+        self.ner = ner
+        self.items = iter(items)
+        self.step = size
+        self.context = ner.settings.encoder.context
+        self.enough = size * FIRST_BATCHES
+        self.most = size * BUFFERED_BATCHES
+        self.number = 0  # items read
+        self.waiting: list[_Item] = []
+        self.held = 0  # sentences in them
+        self.before: list[Sentence] = []  # the last ones of the chunk before
+        self.ended = False
+
+    def advance(self, sentences: int | None = None) -> bool:
+        """Read that many more (a batch of them); whether there are enough for a chunk."""
+        limit = min(self.enough, self.held + (sentences or self.step))
+        while self.held < limit and not self.ended:
+            given = next(self.items, None)
+            if given is None:
+                self.ended = True
+                break
+            self.waiting.append(_Item(*given, self.number))
+            self.number += 1
+            self.held += len(self.waiting[-1].sentences)
+        return self.ended or self.held >= self.enough
+
+    def _ready(self) -> int:
+        """Items that can be predicted; the last must wait until their right context is known."""
+        ready = len(self.waiting)
+        behind = 0
+        while ready and behind < self.context and not self.ended:
+            ready -= 1
+            behind += len(self.waiting[ready].sentences)
+        return ready
+
+    def finish(self) -> _Chunk | None:
+        """The next chunk, whatever must still be read for it; None at the end."""
+        self.advance(self.enough)
+        while not (ready := self._ready()):
+            if self.ended:
+                return None
+            self.enough = self.held + 1
+            self.advance()
+        # Small chunks first, so that a device starts early.
+        self.enough = min(2 * self.enough, self.most)
+        items, self.waiting = self.waiting[:ready], self.waiting[ready:]
+        sentences = _sentences(items)
+        after = _sentences(self.waiting)
+        self.held = len(after)
+        corpus = None
+        if sentences:
+            corpus = EncodedCorpus(
+                self.before + sentences + after, self.ner.subwords, self.ner.settings.encoder
+            )
+        chosen = range(len(self.before), len(self.before) + len(sentences))
+        self.before = (self.before + sentences)[-self.context :] if self.context else []
+        return _Chunk(items, corpus, chosen)
 
 
 def _sentences(items: list[_Item]) -> list[Sentence]:

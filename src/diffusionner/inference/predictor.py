@@ -22,8 +22,13 @@ def predict(
     given: Sequence[Sequence[tuple[int, int]]] | None = None,
     start: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    least: float = 0.0,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> list[list[Found]]:
-    """Entities of the chosen sentences of a corpus, overlaps resolved, *not* yet filtered by φ.
+    """Entities of the chosen sentences of a corpus, overlaps resolved.
+
+    least: those of a smaller total are left out; not given, φ can be applied to the result.
+    meanwhile: called once per batch, when a device is busy and the host is not.
 
     given: for every sentence of the corpus, spans (start, end exclusive) from which the reverse
     process starts at timestep `start`. progress is called with the windows done and
@@ -42,10 +47,11 @@ def predict(
             else:
                 spans, slots = _place(given, corpus, chosen)
             running.append((chosen, engine.reverse(batch, settings, slots, spans, start)))
+            meanwhile()
         # A device computes the next batch while the host reads the last one.
         while len(running) > (chosen is not None):
             ended, table = running.popleft()
-            for sentence, found in deduplicate(table(), corpus.windows, ended):
+            for sentence, found in deduplicate(table(), corpus.windows, ended, least):
                 collected[sentence].append(found)
             done += len(ended)
             if progress is not None:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 AUTO = "auto"
-LEAST, MOST = 12, 60
+LEAST, MOST = 12, 150
 
 
 def span_counts(words: np.ndarray, spans: int | str) -> np.ndarray:
-    """K of sentences of so many words. auto: as many as words and a few, within bounds.
+    """K of sentences of so many words. auto: half as many again as words and a few, within bounds.
+
+    Each span moves to an entity near it, and several move to the same: what is lost with fewer
+    spans is the entities that none started near. So K must grow with the sentence, and a crowded
+    one (an entity for every other word) needs several spans for each.
 
     It depends on the sentence alone, never on its batch, and a sentence's K spans are the first K
     of any larger number: so its entities do not depend on the batch either.
     """
     if spans == AUTO:
-        return np.clip(words + LEAST // 2, LEAST, MOST)
+        return np.clip(words * 3 // 2 + LEAST // 2, LEAST, MOST)
     return np.full(len(words), spans, dtype=np.int64)
 
 

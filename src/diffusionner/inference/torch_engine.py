@@ -57,6 +57,9 @@ class TorchEngine:
             )
         if precision != "float32":
             self.rounded = copy.deepcopy(self.network).to(PRECISIONS[precision])
+            for module in self.rounded.modules():
+                if isinstance(module, torch.nn.LSTM) and next(module.parameters()).is_cuda:
+                    module.half().flatten_parameters()
 
     def reverse(
         self,

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from diffusionner.model.encoder import SentenceEncoding
+from diffusionner.model.pointer import pointer_scores
 from diffusionner.settings import DecoderSettings
 
 
@@ -146,11 +147,13 @@ class BoundaryPointer(nn.Module):
         self.spans = nn.Linear(size, size, bias=False)
         self.output = nn.Linear(size, 1)
 
-    def forward(self, words: Tensor, spans: Tensor, mask: Tensor) -> Tensor:
-        """words (projected) [B, M, h], spans [B, D, K, h], mask [B, M] → scores [B, D, K, M]"""
-        fused = F.relu(words[:, None, None] + self.spans(spans)[..., None, :])
-        scores = self.output(fused).squeeze(-1).float()
-        return scores.masked_fill(~mask[:, None, None], -1e4)
+    def forward(self, words: Tensor, spans: Tensor, sentence: PreparedSentence) -> Tensor:
+        """words (projected) [B, M, h], spans [B, D, K, h] → scores [B, D, K, M]"""
+        batch, draws, count, size = spans.shape
+        projected = self.spans(spans).view(batch, draws * count, size)
+        scores = pointer_scores(words, projected, self.output.weight[0], sentence.lengths)
+        scores = (scores + self.output.bias).float().masked_fill(~sentence.mask[:, None], -1e4)
+        return scores.view(batch, draws, count, -1)
 
 
 class EntityDecoder(nn.Module):
@@ -199,8 +202,8 @@ class EntityDecoder(nn.Module):
             hidden = layer(hidden, keys_values, words, slots)
         hidden = hidden + self.timestep_table[t][..., None, :].to(hidden.dtype)
         return Prediction(
-            left=self.left(sentence.left, hidden, words),
-            right=self.right(sentence.right, hidden, words),
+            left=self.left(sentence.left, hidden, sentence),
+            right=self.right(sentence.right, hidden, sentence),
             types=self.classifier(hidden).float(),
         )
 

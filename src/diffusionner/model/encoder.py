@@ -60,6 +60,10 @@ class BiLSTM(nn.Module):
 
     def forward(self, states: Tensor, lengths: Tensor) -> Tensor:
         """[B, M, size] → [B, M, hidden]"""
+        given = states.dtype
+        # Beside bf16 it is in float16, for which cuDNN has the faster kernels.
+        if not torch.is_autocast_enabled(states.device.type):
+            states = states.to(self.ahead[0].weight_ih_l0.dtype)  # type: ignore[arg-type]
         position = torch.arange(states.shape[1], device=states.device)
         turned = lengths[:, None] - 1 - position
         turned = torch.where(turned >= 0, turned, position)[..., None]  # its own inverse
@@ -71,7 +75,7 @@ class BiLSTM(nn.Module):
             if number:
                 states = self.dropout(states)
             states = torch.cat([ahead(states)[0], turn(behind(turn(states))[0])], -1)
-        return states
+        return states.to(given)
 
 
 class SentenceEncoder(nn.Module):
@@ -101,9 +105,11 @@ class SentenceEncoder(nn.Module):
 
     def pooled(self, batch: Batch[Tensor]) -> Tensor:
         """The pretrained part: word states [B, M, size of the transformer]."""
-        subwords = self.transformer(
-            input_ids=batch.subwords, attention_mask=batch.attention
-        ).last_hidden_state
+        mask = batch.attention
+        if mask.is_cuda and mask.dim() == 2:
+            # In its final form: the host would wait for a 2-D one, to see whether it masks at all.
+            mask = mask.bool()[:, None, None]
+        subwords = self.transformer(input_ids=batch.subwords, attention_mask=mask).last_hidden_state
         return pool_subwords(subwords, batch, self.pooling)
 
     def contextualise(self, states: Tensor, batch: Batch[Tensor]) -> SentenceEncoding:

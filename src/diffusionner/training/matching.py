@@ -52,8 +52,14 @@ def match(cost: np.ndarray, counts: np.ndarray, matches: int) -> np.ndarray:
     """
     batch, draws, spans, _ = cost.shape
     assigned = np.full((batch, draws, spans), -1, dtype=np.int64)
+    lone = counts == 1  # which are many: a single entity takes the cheapest spans
+    taken = int(slots_per_entity(1, spans, matches)[0])
+    cheapest = cost[lone, :, :, 0].argsort(-1, kind="stable")[..., :taken]
+    of_lone = assigned[lone]
+    np.put_along_axis(of_lone, cheapest, 0, -1)
+    assigned[lone] = of_lone
     for i, entities in enumerate(counts.tolist()):
-        if not entities:
+        if entities < 2:
             continue
         columns = np.repeat(np.arange(entities), slots_per_entity(entities, spans, matches))
         for d in range(draws):

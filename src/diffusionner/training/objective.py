@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,6 @@ from torch.nn import functional as F
 from diffusionner.batching import Batch
 from diffusionner.diffusion import expand, gaussian_noise, mix_keys, uniform_noise
 from diffusionner.model import DenoisingNetwork, Prediction
-from diffusionner.model.graphs import GraphedNetwork
 from diffusionner.model.tensors import to_device
 from diffusionner.settings import Settings
 from diffusionner.training.matching import finite, match, matched_count, matching_cost
@@ -39,7 +39,6 @@ class DenoisingObjective(nn.Module):
         self.diffusion = settings.diffusion
         self.training_settings = settings.training
         self.freeze_encoder = False
-        self.graphed: GraphedNetwork | None = None
 
     def matched_spans(self, counts: np.ndarray) -> int:
         """Spans that matching will give an entity to, over all draws: the loss's denominator."""
@@ -67,20 +66,35 @@ class DenoisingObjective(nn.Module):
 
     def forward(self, batch: Batch[Tensor], noisy: NoisySpans, denominator: float) -> Tensor:
         """The loss; the denominator is that of the whole update."""
-        spans, t = to_device([noisy.spans, noisy.t], batch.subwords.device)
-        if self.graphed is not None and self.graphed.fits(batch):
-            prediction = self.graphed(batch, spans, t)
-        else:
-            prediction = self.network(batch, spans, t, self.freeze_encoder)
-        return self._loss(prediction, batch) / denominator
+        device = batch.subwords.device
+        spans, t = to_device([noisy.spans, noisy.t], device)
+        prediction = self.predict(batch, spans, t)
+        # The only point of a step at which the host waits for the device.
+        costs = self.costs(prediction, batch).cpu().numpy()
+        (assigned,) = to_device([self.assign(costs, batch.gold_counts)], device)
+        return self.loss(prediction, batch, assigned) / denominator
 
-    def _loss(self, prediction: Prediction, batch: Batch[Tensor]) -> Tensor:
+    def predict(self, batch: Batch[Tensor], spans: Tensor, t: Tensor) -> Prediction:
+        prediction: Prediction = self.network(batch, spans, t, self.freeze_encoder)
+        return prediction
+
+    @torch.no_grad()
+    def costs(self, prediction: Prediction, batch: Batch[Tensor]) -> Tensor:
+        """[B, D, K, N]"""
+        return matching_cost(prediction, batch.gold, batch.gold_types)
+
+    def assign(self, costs: np.ndarray, counts: np.ndarray, loss: float = 0.0) -> np.ndarray:
+        """The gold entity of each span, [B, D, K]; -1 for none. loss: that of the step before."""
+        if not (math.isfinite(loss) and finite(costs, counts)):
+            raise NotFinite
+        return match(costs, counts, self.training_settings.matches_per_entity)
+
+    def loss(self, prediction: Prediction, batch: Batch[Tensor], assigned: Tensor) -> Tensor:
         """Negative log-likelihood of the matched gold, summed over all spans.
 
         P^l and P^r are Bernoulli per word, so the likelihood of a boundary also counts the words
         that are not it; -log P(boundary) alone would be won by pointing everywhere.
         """
-        assigned = self._match(prediction, batch)
         positive = assigned >= 0
         chosen = assigned.clamp(min=0)
         draws = assigned.shape[1]
@@ -101,13 +115,3 @@ class DenoisingObjective(nn.Module):
             each = each * (positive[..., None] & inside[:, None, None])
             loss = loss + each.sum()
         return loss
-
-    @torch.no_grad()
-    def _match(self, prediction: Prediction, batch: Batch[Tensor]) -> Tensor:
-        """The only point of a step at which the host waits for the device."""
-        cost = matching_cost(prediction, batch.gold, batch.gold_types).cpu().numpy()
-        counts = batch.gold_counts
-        if not finite(cost, counts):
-            raise NotFinite
-        assigned = match(cost, counts, self.training_settings.matches_per_entity)
-        return torch.from_numpy(assigned).to(batch.gold.device, non_blocking=True)

@@ -33,8 +33,14 @@ class Phases:
         return max(0.0, (length - done) / max(1, length - rising))
 
 
-def build_optimizer(network: DenoisingNetwork, settings: TrainingSettings) -> torch.optim.AdamW:
-    """AdamW with separate rates for the pretrained encoder and the rest; no decay on vectors."""
+def build_optimizer(
+    network: DenoisingNetwork, settings: TrainingSettings, recorded: bool = False
+) -> torch.optim.AdamW:
+    """AdamW with separate rates for the pretrained encoder and the rest; no decay on vectors.
+
+    recorded: its steps will be replayed from a CUDA graph, so the rates must lie on the GPU.
+    """
+    device = next(network.parameters()).device
     groups = []
     pretrained = set(network.encoder.transformer.parameters())
     rates = ((True, settings.encoder_learning_rate), (False, settings.learning_rate))
@@ -43,10 +49,15 @@ def build_optimizer(network: DenoisingNetwork, settings: TrainingSettings) -> to
         for decays in (True, False):
             parameters = [p for p in members if (p.dim() > 1) == decays]
             decay = settings.weight_decay if decays else 0.0
-            groups.append({"params": parameters, "weight_decay": decay, "lr": rate, "peak": rate})
-    return torch.optim.AdamW([g for g in groups if g["params"]], fused=True)
+            now = torch.tensor(rate, device=device) if recorded else rate
+            groups.append({"params": parameters, "weight_decay": decay, "lr": now, "peak": rate})
+    return torch.optim.AdamW([g for g in groups if g["params"]], fused=True, capturable=recorded)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
     for group in optimizer.param_groups:
-        group["lr"] = group["peak"] * factor
+        rate = group["peak"] * factor
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate

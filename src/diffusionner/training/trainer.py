@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,11 +30,11 @@ from diffusionner.inference.decoding import Found, to_spans
 from diffusionner.inference.predictor import predict
 from diffusionner.inference.torch_engine import TorchEngine
 from diffusionner.model import DenoisingNetwork
-from diffusionner.model.graphs import BUCKETS, GraphedNetwork
 from diffusionner.model.pretrained import load_encoder, load_tokenizer, position_limit, resolve
 from diffusionner.model.tensors import to_tensors
 from diffusionner.settings import Settings
 from diffusionner.training.data import load_data
+from diffusionner.training.graphs import BUCKETS, GraphedStep, GraphedUpdate
 from diffusionner.training.objective import DenoisingObjective, NoisySpans, NotFinite
 from diffusionner.training.optimisation import Phases, build_optimizer, set_rate
 from diffusionner.training.reporter import Reporter
@@ -109,13 +108,12 @@ class Trainer:
             settings.training.epochs * per_epoch,
             settings.training.warmup,
         )
-        self.optimizer = build_optimizer(self.network, settings.training)
+        alone = self.accelerator.num_processes == 1 and self.device.type == "cuda"
+        self.uses_graphs = settings.training.cuda_graphs and alone
+        self.optimizer = build_optimizer(self.network, settings.training, self.uses_graphs)
         self.average: AveragedModel | None = None
         if settings.training.ema:
-            self.average = AveragedModel(
-                self.network,
-                multi_avg_fn=get_ema_multi_avg_fn(settings.training.ema),  # type: ignore[no-untyped-call]
-            )
+            self.average = AveragedModel(self.network)
         self.progress = Progress(
             threshold=settings.inference.threshold, fingerprint=self._fingerprint()
         )
@@ -145,6 +143,8 @@ class Trainer:
                 "word and are not learned; `diffusionner data check` lists them"
             )
         self.objective = DenoisingObjective(self.network, settings)
+        self.graphed: GraphedStep | None = None
+        self.update_weights: Callable[[], None] = self._update_weights
         self.parameters = list(self.network.parameters())  # walking the modules takes 3 ms
         self.last_loss = torch.zeros((), device=self.device)
         self.trained = 0  # sentences, for the speed
@@ -161,10 +161,11 @@ class Trainer:
             last_saved = tick = time.monotonic()
             losses: list[torch.Tensor] = []
             recent = 0  # sentences since the last line of the log
-            upcoming = self._prepare_ahead(batches, epoch)
+            prepared = self._prepare(batches[self.progress.batch], epoch)
             for number in range(self.progress.batch, len(batches)):
-                prepared = next(upcoming)
                 self.last_loss = self._update(model, prepared, epoch, number)
+                if number + 1 < len(batches):  # while a GPU is still busy with the update
+                    prepared = self._prepare(batches[number + 1], epoch)
                 self.progress.step += 1
                 self.progress.batch = number + 1
                 losses.append(self.last_loss)
@@ -198,8 +199,7 @@ class Trainer:
         for parameter in self.network.encoder.transformer.parameters():
             parameter.requires_grad_(not frozen)
         self.objective.train()
-        alone = self.accelerator.num_processes == 1 and self.device.type == "cuda"
-        if self.settings.training.cuda_graphs and alone and not frozen:
+        if self.uses_graphs and not frozen:
             self._record_largest()
         if self.accelerator.num_processes > 1:
             return DistributedDataParallel(
@@ -210,21 +210,12 @@ class Trainer:
     def _record_largest(self) -> None:
         """Recordings share memory: what the largest takes is enough for all that follow."""
         size = self.settings.training.batch_size
-        self.objective.graphed = GraphedNetwork(self.network, size)
+        self.graphed = GraphedStep(self.objective, size)
+        self.update_weights = GraphedUpdate(self._update_weights)
         (micro,) = self._prepare(self.corpus.widest(size), 0)
         with self.accelerator.autocast():
-            self.objective(to_tensors(micro.batch, self.device), micro.noisy, 1.0)
-
-    def _prepare_ahead(self, batches: list[np.ndarray], epoch: int) -> Iterator[list[MicroBatch]]:
-        """Collate and noise the next batch in a thread while the current one is trained on."""
-        todo = batches[self.progress.batch :]
-        with ThreadPoolExecutor(1) as thread:
-            following = thread.submit(self._prepare, todo[0], epoch)
-            for chosen in todo[1:]:
-                ready = following.result()
-                following = thread.submit(self._prepare, chosen, epoch)
-                yield ready
-            yield following.result()
+            self.graphed(micro.batch, micro.noisy, 1.0)
+        self.optimizer.zero_grad(set_to_none=False)
 
     def _prepare(self, chosen: np.ndarray, epoch: int) -> list[MicroBatch]:
         """This process's share of a global batch, one entry per micro-batch, on the host."""
@@ -238,7 +229,7 @@ class Trainer:
             # A process left without a sentence (small last batch) takes part at no weight.
             weight = 1.0 if len(mine) else 0.0
             mine = mine if len(mine) else chosen[:1]
-            batch = self.corpus.batch(mine, *(BUCKETS if self.objective.graphed else ()))
+            batch = self.corpus.batch(mine, *(BUCKETS if self.graphed else ()))
             keys = mix_keys(mine, training.seed, epoch)
             noisy = self.objective.noise(batch, keys)
             prepared.append(MicroBatch(batch, noisy, weight, denominator))
@@ -253,32 +244,46 @@ class Trainer:
     ) -> torch.Tensor:
         """One optimiser step over a global batch; returns the loss, still on the device."""
         training = self.settings.training
-        processes, rank = self.accelerator.num_processes, self.accelerator.process_index
+        rank = self.accelerator.process_index
         # Dropout: a function of the step, so that a resumed run repeats it.
         torch.manual_seed(_seed(training.seed, epoch, number, rank))
-        total = torch.zeros((), device=self.device)
-        for i, micro in enumerate(prepared):
-            with _no_sync(model, i + 1 == len(prepared)):
-                with self.accelerator.autocast():
-                    try:
-                        loss = model(
-                            to_tensors(micro.batch, self.device), micro.noisy, micro.denominator
-                        )
-                    except NotFinite:
-                        self._diverged(epoch, number)
-                # The host has just waited for the matching, so the previous loss is at hand.
-                self._check_finite(epoch, number)
-                # DDP averages over processes; the loss is a sum over the global batch.
-                self.accelerator.backward(loss * (micro.weight * processes))
-            total += loss.detach() * micro.weight
-        if training.clip:
-            torch.nn.utils.clip_grad_norm_(self.parameters, training.clip)
         set_rate(self.optimizer, self.phases.factor(self.progress.step))
+        try:
+            losses = [
+                self._gradients(model, micro, last=i + 1 == len(prepared))
+                for i, micro in enumerate(prepared)
+            ]
+        except NotFinite:
+            self._diverged(epoch, number)
+        self.update_weights()
+        return torch.stack(losses).sum()
+
+    def _gradients(self, model: torch.nn.Module, micro: MicroBatch, last: bool) -> torch.Tensor:
+        """Add to the gradients; returns the loss, still on the device."""
+        with _no_sync(model, last), self.accelerator.autocast():
+            if self.graphed is not None and self.graphed.fits(micro.batch):
+                return self.graphed(micro.batch, micro.noisy, micro.denominator)
+            loss = model(to_tensors(micro.batch, self.device), micro.noisy, micro.denominator)
+            # The host has just waited for the matching, so the previous loss is at hand.
+            if not torch.isfinite(self.last_loss):
+                raise NotFinite
+        with _no_sync(model, last):
+            # DDP averages over processes; the loss is a sum over the global batch.
+            self.accelerator.backward(loss * (micro.weight * self.accelerator.num_processes))
+        result: torch.Tensor = loss.detach() * micro.weight
+        return result
+
+    def _update_weights(self) -> None:
+        """What follows the backward pass; as a CUDA graph where the step is one."""
+        if self.settings.training.clip:
+            torch.nn.utils.clip_grad_norm_(self.parameters, self.settings.training.clip)
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=self.objective.graphed is None)
+        self.optimizer.zero_grad(set_to_none=self.graphed is None)
         if self.average is not None:
-            self.average.update_parameters(self.network)
-        return total
+            # The average starts with the weights after the first update.
+            decay = self.settings.training.ema if self.progress.step else 0.0
+            blend = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+            blend(list(self.average.module.parameters()), self.parameters, None)
 
     def _check_finite(self, epoch: int, number: int) -> None:
         if not torch.isfinite(self.last_loss):

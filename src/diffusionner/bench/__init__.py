@@ -1,0 +1,1 @@
+"""`diffusionner bench`: what training and inference cost, with the encoder alone as yardstick."""

@@ -1,0 +1,140 @@
+"""Where the time of inference goes: each stage alone, one after the other, the device waited for.
+
+The product overlaps some of them, so their sum is more than a sentence costs there.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from diffusionner import formats
+from diffusionner.batching import EncodedCorpus
+from diffusionner.bench.throughput import Loaded
+from diffusionner.bench.timing import Summary, Tell, synchronise
+from diffusionner.corpus import Entity, Sentence
+from diffusionner.diffusion import gaussian_noise, mix_keys
+from diffusionner.inference.decoding import Found, deduplicate, resolve_overlaps
+from diffusionner.inference.pipeline import DiffusionNER
+from diffusionner.inference.span_counts import span_counts
+from diffusionner.inference.torch_engine import read_out
+from diffusionner.model import DenoisingNetwork
+from diffusionner.model.tensors import to_tensors
+
+STAGES = {
+    "read": "the corpus file",
+    "tokenise": "words to subwords, windows, characters (EncodedCorpus)",
+    "collate": "a batch's arrays and its noise",
+    "copy": "arrays to the device",
+    "encode": "the transformer",
+    "words": "pooling, characters, BiLSTM, and what the decoder derives once",
+    "denoise": "one denoising step",
+    "read out": "the likeliest boundaries and types, back on the host",
+    "decode": "de-duplicate, resolve overlaps, make entities",
+}
+
+
+class Clock:
+    """Adds up the time of stages, the device waited for at both ends."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        synchronise(self.device)
+        started = time.perf_counter()
+        yield
+        synchronise(self.device)
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
+
+
+def read_seconds(path: str, format: str | None) -> tuple[list[Sentence], float]:
+    """The corpus, and what reading it took per sentence."""
+    started = time.perf_counter()
+    sentences = formats.read(path, format)
+    return sentences, (time.perf_counter() - started) / len(sentences)
+
+
+def measure(
+    loaded: Loaded,
+    sentences: Sequence[Sentence],
+    read: float,
+    spans: int | str,
+    batch_size: int,
+    repeats: int,
+    tell: Tell,
+) -> dict[str, Any]:
+    """Milliseconds per sentence of every stage at γ = 1, medians over the repeats."""
+    network = copy.deepcopy(loaded.ner.network).to(loaded.dtype).eval()
+    runs = []
+    for turn in range(repeats + 1):
+        tell("stages", turn, repeats + 1)
+        clock = Clock(loaded.subject.device)
+        _pass(loaded.ner, network, sentences, spans, batch_size, clock)
+        runs.append(clock.seconds)
+    counted = runs[1:]
+    stages = {"read": Summary.of([1000 * read])}
+    for name in list(STAGES)[1:]:
+        stages[name] = Summary.of([1000 * run[name] / len(sentences) for run in counted])
+    return {
+        "subject": loaded.subject.name,
+        "precision": loaded.precision,
+        "spans": spans,
+        "batch_size": batch_size,
+        "ms_per_sentence": {name: value.to_dict() for name, value in stages.items()},
+    }
+
+
+@torch.inference_mode()
+def _pass(
+    ner: DiffusionNER,
+    network: DenoisingNetwork,
+    sentences: Sequence[Sentence],
+    spans: int | str,
+    batch_size: int,
+    clock: Clock,
+) -> None:
+    device = torch.device(clock.device)
+    inference = ner.settings.inference
+    ner.subwords.lexicons.clear()  # as of a model that has met none of the words yet
+    with clock.stage("tokenise"):
+        corpus = EncodedCorpus(sentences, ner.subwords, ner.settings.encoder)
+    collected: dict[int, list[Found]] = {number: [] for number in range(len(sentences))}
+    for chosen in corpus.sorted_batches(batch_size, range(len(sentences))):
+        with clock.stage("collate"):
+            arrays = corpus.batch(chosen)
+            counts = span_counts(arrays.lengths, spans)
+            slots = np.asarray(np.arange(counts.max()) < counts[:, None])
+            keys = mix_keys(arrays.keys, inference.seed)
+            noise = gaussian_noise(mix_keys(keys, 0), 1, int(counts.max()), 2)
+        with clock.stage("copy"):
+            batch = to_tensors(arrays, device)
+            visible, x = torch.from_numpy(slots).to(device), torch.from_numpy(noise).to(device)
+        with clock.stage("encode"):
+            network.encoder.transformer(input_ids=batch.subwords, attention_mask=batch.attention)
+        with clock.stage("words"):  # the transformer again: its share is taken off below
+            prepared = network.encode(batch)
+        t = torch.full_like(batch.lengths[:, None], network.schedule.timesteps)
+        with clock.stage("denoise"):
+            prediction = network.denoise(prepared, x, t, visible)
+        with clock.stage("read out"):
+            table = read_out(prediction, visible).cpu().numpy()
+        with clock.stage("decode"):
+            for sentence, found in deduplicate(table, corpus.windows, chosen):
+                collected[sentence].append(found)
+    clock.seconds["words"] = max(0.0, clock.seconds["words"] - clock.seconds["encode"])
+    with clock.stage("decode"):
+        for number, found_here in collected.items():
+            words = sentences[number].words
+            for one in resolve_overlaps(found_here, inference.overlap):
+                if one.total >= inference.threshold:
+                    text = " ".join(words[one.left : one.right + 1])
+                    Entity(one.left, one.right + 1, ner.labels[one.kind], one.total / 3, text)

@@ -1,0 +1,238 @@
+"""Sentences per second from words or text to entities, beside those of the encoder alone."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from diffusionner.batching import EncodedCorpus
+from diffusionner.bench import sample
+from diffusionner.bench.subjects import Subject
+from diffusionner.bench.timing import Summary, Tell, interleave, percentile, synchronise, timed
+from diffusionner.corpus import Sentence
+from diffusionner.inference.onnx_engine import OnnxEngine, encoder_inputs
+from diffusionner.inference.pipeline import DiffusionNER
+from diffusionner.model.tensors import to_tensors
+
+ENCODER, WORDS, TEXT = "encoder alone", "words to entities", "text to entities"
+
+
+@dataclass(frozen=True)
+class Point:
+    """One thing to measure. The encoder alone knows neither steps nor spans."""
+
+    subject: str
+    what: str
+    precision: str
+    batch_size: int
+    steps: int | None = None
+    spans: int | str | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"steps": self.steps, "spans": self.spans, "batch_size": self.batch_size}
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The values to try, one axis at a time, from a base point."""
+
+    steps: tuple[int, ...]
+    spans: tuple[int | str, ...]
+    batch_sizes: tuple[int, ...]
+    base_steps: int
+    base_spans: int | str
+    base_batch_size: int
+
+    def points(self, subject: str, precision: str, whole: bool) -> Iterator[Point]:
+        """whole: vary every axis, not only measure the base."""
+        base = Point(
+            subject, WORDS, precision, self.base_batch_size, self.base_steps, self.base_spans
+        )
+        sizes = self.batch_sizes if whole else ()
+        for size in dict.fromkeys((self.base_batch_size, *sizes)):
+            yield Point(subject, ENCODER, precision, size)
+        points = [base, replace(base, what=TEXT)]
+        if whole:
+            points += [replace(base, steps=steps) for steps in self.steps]
+            points += [replace(base, spans=spans) for spans in self.spans]
+            points += [replace(base, batch_size=size) for size in self.batch_sizes]
+        yield from dict.fromkeys(points)
+
+
+@dataclass
+class Measured:
+    """Speed at a point, and as a share of the encoder alone on the same batches."""
+
+    point: Point
+    sentences_per_second: Summary
+    words_per_second: float
+    share_of_encoder: float | None
+    times_first: float | None  # as fast as the first subject at this point
+
+    def to_dict(self) -> dict[str, Any]:
+        values = asdict(self)
+        return {**values.pop("point"), **values}
+
+
+@dataclass
+class Loaded:
+    """A subject in one precision, ready to run."""
+
+    subject: Subject
+    precision: str
+    ner: DiffusionNER
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.bfloat16 if self.precision == "bf16" else torch.float32
+
+    @cached_property
+    def transformer(self) -> torch.nn.Module:
+        """A copy of the pretrained encoder with its weights in this precision."""
+        return copy.deepcopy(self.ner.encoder.transformer).to(self.dtype).eval()
+
+
+def sample_size(loaded: Loaded, sentences: Sequence[Sentence], axes: Axes, seconds: float) -> int:
+    """How many sentences take about so long at the base."""
+    options = {"steps": axes.base_steps, "spans": axes.base_spans}
+    count = 8
+    while True:
+        chosen = sample.draw(sentences, count)
+        run = words_task(loaded.ner, chosen, {**options, "batch_size": axes.base_batch_size})
+        timed(run, loaded.subject.device)  # warm
+        taken = timed(run, loaded.subject.device)
+        if taken > seconds / 4 or count > 1_000_000:
+            return max(axes.base_batch_size, round(len(chosen) * seconds / taken))
+        count *= 4
+
+
+def measure(
+    points: Sequence[Point],
+    models: Sequence[Loaded],
+    sentences: Sequence[Sentence],
+    repeats: int,
+    device: str,
+    tell: Tell,
+) -> list[Measured]:
+    """All points on the same sentences, in turns."""
+    by_name = {(one.subject.name, one.precision): one for one in models}
+    tasks = {
+        point: _task(point, by_name[point.subject, point.precision], sentences) for point in points
+    }
+    seconds = interleave(tasks, repeats, device, tell, "throughput")
+    words = sum(len(s.words) for s in sentences)
+    first = models[0].subject.name
+    measured = []
+    for point in points:
+        speeds = Summary.of([len(sentences) / taken for taken in seconds[point]])
+        yardstick = replace(point, what=ENCODER, steps=None, spans=None)
+        share = times = None
+        if point.what != ENCODER:
+            share = _ratio(seconds, yardstick, point)
+        if point.subject != first:
+            own = models[0].precision
+            times = _ratio(seconds, replace(point, subject=first, precision=own), point)
+        measured.append(
+            Measured(point, speeds, speeds.median * words / len(sentences), share, times)
+        )
+    return measured
+
+
+def _ratio(seconds: dict[Point, list[float]], one: Point, other: Point) -> float | None:
+    """How much less the other takes than the one, turn by turn: drift cancels out."""
+    if one not in seconds:
+        return None
+    turns = zip(seconds[one], seconds[other], strict=True)
+    return Summary.of([a / b for a, b in turns]).median
+
+
+def _task(point: Point, loaded: Loaded, sentences: Sequence[Sentence]) -> Callable[[], object]:
+    if point.what == ENCODER:
+        return encoder_task(loaded, sentences, point.batch_size)
+    if point.what == WORDS:
+        return words_task(loaded.ner, sentences, point.options)
+    texts = sample.texts(sentences)
+
+    def run() -> None:
+        loaded.ner.subwords.lexicons.clear()
+        list(loaded.ner.pipe(texts, **point.options))
+
+    return run
+
+
+def words_task(
+    ner: DiffusionNER, sentences: Sequence[Sentence], options: dict[str, Any]
+) -> Callable[[], object]:
+    """As of a model that has met none of the words yet."""
+    words, docs = [s.words for s in sentences], [s.doc for s in sentences]
+
+    def run() -> None:
+        ner.subwords.lexicons.clear()
+        ner.predict_tokens(words, docs, **options)
+
+    return run
+
+
+def encoder_task(
+    loaded: Loaded, sentences: Sequence[Sentence], batch_size: int
+) -> Callable[[], object]:
+    """The pretrained transformer alone on sorted batches that are on the device already.
+
+    In bf16 its weights are, too: nothing is converted meanwhile. Of an exported model it is the
+    graph that runs once per sentence, which has the layers above the transformer in it.
+    """
+    corpus = EncodedCorpus(sentences, loaded.ner.subwords, loaded.ner.settings.encoder)
+    batches = [
+        corpus.batch(chosen) for chosen in corpus.sorted_batches(batch_size, range(len(sentences)))
+    ]
+    engine = loaded.ner.engine
+    if isinstance(engine, OnnxEngine):
+        feeds = [encoder_inputs(batch) for batch in batches]
+        # As many at a time as the engine itself runs.
+        return lambda: list(engine.workers.map(engine.encoder.run, feeds))
+    device = torch.device(loaded.subject.device)
+    transformer = loaded.transformer
+    moved = [to_tensors(batch, device) for batch in batches]
+
+    @torch.inference_mode()
+    def run() -> None:
+        for batch in moved:
+            transformer(input_ids=batch.subwords, attention_mask=batch.attention)
+
+    return run
+
+
+def latency(subject: Subject, words: Sequence[str], calls: int) -> dict[str, Any]:
+    """Loading, the very first call and then many, each of one short text."""
+    started = time.perf_counter()
+    ner = subject.load()
+    synchronise(subject.device)
+    loading = time.perf_counter() - started
+    text = " ".join(words)
+    found: dict[str, Any] = {"subject": subject.name, "words": len(words), "load_s": loading}
+    for spans in ("auto", 60):
+
+        def call(spans: int | str = spans) -> object:
+            return ner(text, steps=1, spans=spans)
+
+        first = timed(call, subject.device)
+        if "first_call_ms" not in found:
+            found["first_call_ms"] = 1000 * first
+        for _ in range(3):
+            once = timed(call, subject.device)
+        # Where a call takes seconds, a hundred of them tell no more than a few.
+        count = max(5, min(calls, int(10 / once)))
+        taken = [1000 * timed(call, subject.device) for _ in range(count)]
+        found[f"spans_{spans}"] = {
+            "calls": count,
+            "p50_ms": percentile(taken, 0.5),
+            "p95_ms": percentile(taken, 0.95),
+        }
+    return found

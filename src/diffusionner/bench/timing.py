@@ -1,0 +1,72 @@
+"""Clocks that are fair to all: interleaved repeats, medians and spread."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+import torch
+
+Key = TypeVar("Key", bound=Hashable)
+Tell = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Several measurements of one thing."""
+
+    median: float
+    low: float
+    high: float
+    values: list[float]
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Summary:
+        return cls(statistics.median(values), min(values), max(values), list(values))
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def synchronise(device: str) -> None:
+    """Wait until the device has done all it was given."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+
+
+def timed(task: Callable[[], object], device: str) -> float:
+    """Seconds of one call, the device's work included."""
+    synchronise(device)
+    started = time.perf_counter()
+    task()
+    synchronise(device)
+    return time.perf_counter() - started
+
+
+def interleave(
+    tasks: Mapping[Key, Callable[[], object]], repeats: int, device: str, tell: Tell, what: str
+) -> dict[Key, list[float]]:
+    """Seconds of every task, `repeats` times, in turns: a machine that slows down slows all alike.
+
+    A first turn is not counted: memory, kernels and recordings are made in it.
+    """
+    seconds: dict[Key, list[float]] = {key: [] for key in tasks}
+    done, total = 0, (repeats + 1) * len(tasks)
+    for turn in range(repeats + 1):
+        for key, task in tasks.items():
+            tell(what, done, total)
+            taken = timed(task, device)
+            if turn:
+                seconds[key].append(taken)
+            done += 1
+    tell(what, total, total)
+    return seconds
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that at least this share of the values do not exceed."""
+    ranked = sorted(values)
+    return ranked[max(0, -(-round(share * 1000) * len(ranked) // 1000) - 1)]

@@ -1,0 +1,97 @@
+"""A trained model as two ONNX graphs, written only if they find what the model finds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from diffusionner.checkpoint import tokenizer_files
+from diffusionner.corpus import Sentence
+from diffusionner.errors import DiffusionNERError, SettingsError, nearest
+from diffusionner.evaluation.scorer import compare, pair_up
+from diffusionner.export.graphs import write_graphs
+from diffusionner.export.int8 import quantise
+from diffusionner.files import write_folders
+from diffusionner.inference.pipeline import DiffusionNER
+from diffusionner.model_folder import DENOISER_FILE, ENCODER_FILE, new_config
+
+# How far F1 on dev may move, in points, before an export is refused.
+LIMITS = {"float32": 0.1, "int8": 0.5}
+
+
+class ExportError(DiffusionNERError):
+    """The graphs do not find what the model finds; nothing was written."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """F1 on dev of the model and of what was written, in points, and the bytes of the graphs."""
+
+    before: float
+    after: float
+    size: int
+
+
+def export(
+    ner: DiffusionNER,
+    output: Path,
+    dev: Sequence[Sentence],
+    precision: str = "float32",
+    progress: Callable[[str], None] = lambda stage: None,
+) -> Exported:
+    """Write `output`, a folder for backend onnx; ExportError if F1 on dev moves too far."""
+    if precision not in LIMITS:
+        raise SettingsError(f"unknown precision '{precision}'; {nearest(precision, LIMITS)}")
+    for package in ("onnx", "onnxruntime", "onnxscript"):
+        if find_spec(package) is None:
+            raise SettingsError(
+                f"exporting needs the package '{package}'; install it with: "
+                "pip install 'diffusionner[export]'"
+            )
+    result: Exported | None = None
+
+    def fill(folder: Path) -> None:
+        nonlocal result
+        progress("recording the graphs")
+        write_graphs(ner, folder)
+        _write_rest(ner, folder)
+        if precision == "int8":
+            progress("rounding the weights to int8")
+            quantise(folder, dev)
+        progress("comparing on dev")
+        written = DiffusionNER.from_pretrained(folder, backend="onnx")
+        before, after = (_f1(model, dev) for model in (ner, written))
+        if not before:
+            raise ExportError(
+                "F1 on dev is 0 with the model, so there is nothing to compare; nothing was "
+                "written. Give a dev corpus that the model finds entities in"
+            )
+        if abs(before - after) > LIMITS[precision]:
+            raise ExportError(
+                f"F1 on dev is {before:.2f} with the model and {after:.2f} with its {precision} "
+                f"graphs, more than {LIMITS[precision]} apart; nothing was written. Try "
+                "float32, or a larger dev corpus"
+            )
+        size = sum((folder / name).stat().st_size for name in (ENCODER_FILE, DENOISER_FILE))
+        result = Exported(before, after, size)
+
+    write_folders({output: fill})
+    assert result is not None
+    return result
+
+
+def _write_rest(ner: DiffusionNER, folder: Path) -> None:
+    subwords = ner.subwords
+    special = {name: getattr(subwords, name) for name in ("prefix", "suffix", "pad", "unknown")}
+    config = new_config(ner.labels, ner.settings)
+    config["tokenizer"] = {"limit": subwords.limit, **special}
+    text = json.dumps(config, indent=1, ensure_ascii=False) + "\n"
+    (folder / "config.json").write_text(text, encoding="utf-8")
+    (folder / "tokenizer.json").write_bytes(tokenizer_files(subwords)["tokenizer.json"])
+
+
+def _f1(ner: DiffusionNER, dev: Sequence[Sentence]) -> float:
+    return 100 * compare(pair_up(dev, ner.predict_sentences(dev))).micro.f1

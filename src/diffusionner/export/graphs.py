@@ -1,0 +1,250 @@
+"""The network as two ONNX graphs, in operations that ONNX Runtime is fast at."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import math
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from diffusionner.batching import EncodedCorpus
+from diffusionner.corpus import Sentence
+from diffusionner.inference.pipeline import DiffusionNER
+from diffusionner.inference.torch_engine import read_out
+from diffusionner.model import DenoisingNetwork
+from diffusionner.model.decoder import BoundaryPointer, PreparedSentence
+from diffusionner.model.tensors import encoder_batch
+from diffusionner.model_folder import DENOISER_FILE, ENCODER_FILE
+
+INPUTS = ("subwords", "attention", "word_of", "first", "lengths", "characters")
+
+
+def write_graphs(ner: DiffusionNER, folder: Path) -> None:
+    network = for_graphs(ner.network)
+    example = [Sentence("An example of some words .".split()[: 4 + n]) for n in range(3)]
+    corpus = EncodedCorpus(example, ner.subwords, ner.settings.encoder)
+    batch = corpus.batch(np.arange(3))
+    inputs = tuple(torch.from_numpy(getattr(batch, name)) for name in INPUTS)
+    encoder, denoiser = EncoderGraph(network), DenoiserGraph(network)
+    with torch.no_grad():
+        sentence = encoder(*inputs)
+    layers = [f"layer{i}" for i in range(len(sentence) - 4)]
+    outputs = ["starts", "ends", "left", "right", *layers]
+    auto = torch.export.Dim.DYNAMIC
+    two, one = {0: auto, 1: auto}, {0: auto}
+    characters = {**two, 2: auto} if batch.characters.shape[2] else two
+    _record(
+        encoder,
+        inputs,
+        list(INPUTS),
+        outputs,
+        (two, two, two, two, one, characters),
+        folder / ENCODER_FILE,
+    )
+    spans = 7
+    step = (
+        inputs[4],
+        torch.zeros(3, 1, spans, 2),
+        torch.tensor(network.schedule.timesteps),
+        torch.ones(3, spans, dtype=torch.bool),
+    )
+    shapes: tuple[Any, ...] = (one, {0: auto, 2: auto}, {}, two, two, two, two, two)
+    if layers:  # none without cross-attention
+        shapes = (*shapes, tuple({0: auto, 2: auto} for _ in layers))
+    _record(
+        denoiser,
+        (*step, *sentence),
+        ["lengths", "x", "t", "slots", *outputs],
+        ["x0", "table"],
+        shapes,
+        folder / DENOISER_FILE,
+    )
+    for name in (ENCODER_FILE, DENOISER_FILE):
+        _finish(folder / name, ner.labels)
+
+
+def for_graphs(network: DenoisingNetwork) -> DenoisingNetwork:
+    """A copy on the CPU that computes the same, its parts exchanged for what is recorded."""
+    network = copy.deepcopy(network).cpu().eval()  # the caller's stays on its device
+    decoder = network.decoder
+    decoder.left, decoder.right = _FoldedPointer(decoder.left), _FoldedPointer(decoder.right)
+    return network
+
+
+class _FoldedPointer(BoundaryPointer):
+    """The output weights v folded into both projections, so that scores are mere sums.
+
+    v·relu(w + s) is max(vw, -vs) + vs where v > 0, and min(vw, -vs) + vs where v < 0. To multiply
+    K × M rows by a single column, as the network does it, costs as much as a wide matrix would.
+    """
+
+    def __init__(self, pointer: BoundaryPointer) -> None:
+        weight = pointer.output.weight.detach()[0]
+        super().__init__(len(weight))
+        order = weight.sign().argsort(descending=True)  # v > 0 first
+        factor = weight[order]
+        self.positive = int((weight > 0).sum())
+        with torch.no_grad():
+            self.words.weight.copy_(pointer.words.weight[order] * factor[:, None])
+            self.words.bias.copy_(pointer.words.bias[order] * factor)
+            self.spans.weight.copy_(pointer.spans.weight[order] * -factor[:, None])
+            self.output.bias.copy_(pointer.output.bias)
+
+    def forward(self, words: Tensor, spans: Tensor, sentence: PreparedSentence) -> Tensor:
+        words, spans = words[:, None, None], self.spans(spans)  # vw and -vs
+        shared = self.output.bias - spans.sum(-1, keepdim=True)
+        spans = spans[..., None, :]
+        n = self.positive
+        larger = torch.maximum(words[..., :n], spans[..., :n]).sum(-1)
+        smaller = torch.minimum(words[..., n:], spans[..., n:]).sum(-1)
+        scores = larger + smaller + shared
+        return scores.masked_fill(~sentence.mask[:, None, None], -1e4)
+
+
+class EncoderGraph(nn.Module):
+    """What is paid once per sentence."""
+
+    def __init__(self, network: DenoisingNetwork) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(
+        self,
+        subwords: Tensor,
+        attention: Tensor,
+        word_of: Tensor,
+        first: Tensor,
+        lengths: Tensor,
+        characters: Tensor,
+    ) -> tuple[Tensor, ...]:
+        mask = attention.bool()[:, None, None]
+        batch = encoder_batch(subwords, mask, word_of, first, lengths, characters)
+        sentence = self.network.encode(batch)
+        layers = [pair for pair in sentence.keys_values if pair is not None]
+        fixed = (sentence.starts, sentence.ends, sentence.left, sentence.right)
+        return (*fixed, *(tensor for pair in layers for tensor in pair))
+
+
+class DenoiserGraph(nn.Module):
+    """One step: noisy spans in, x̂_0 and what each span has become out."""
+
+    def __init__(self, network: DenoisingNetwork) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(
+        self,
+        lengths: Tensor,
+        x: Tensor,
+        t: Tensor,
+        slots: Tensor,
+        starts: Tensor,
+        ends: Tensor,
+        left: Tensor,
+        right: Tensor,
+        *layers: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        mask = torch.arange(starts.shape[1]) < lengths[:, None]
+        # Without cross-attention no layer has keys and values.
+        keys_values: list[tuple[Tensor, Tensor] | None] = [None] * len(self.network.decoder.layers)
+        if layers:
+            keys_values = list(zip(layers[::2], layers[1::2], strict=True))
+        sentence = PreparedSentence(mask, lengths, starts, ends, keys_values, left, right)
+        steps = t[None, None].expand(x.shape[0], 1)
+        prediction = self.network.denoise(sentence, x, steps, slots)
+        start, end = prediction.left.argmax(-1), prediction.right.argmax(-1)
+        spans = torch.stack([start, torch.maximum(start, end)], -1)
+        x0 = self.network.coordinates.encode(spans, lengths[:, None])
+        return x0, read_out(prediction, slots)
+
+
+def _plain_attention() -> Callable[..., Any]:
+    """Attention in few nodes; the exporter's own form guards against rows that see nothing."""
+    import onnxscript
+
+    op: Any = onnxscript.opset20
+
+    def attention(
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Any:
+        assert not is_causal and not enable_gqa
+        factor = op.Constant(value_float=scale or 1 / math.sqrt(query.shape[-1]))
+        scores = op.MatMul(op.Mul(query, factor), op.Transpose(key, perm=[0, 1, 3, 2]))
+        if attn_mask is not None:
+            hidden = op.Constant(value_float=-1e4)
+            seen = op.Constant(value_float=0.0)
+            scores = op.Add(scores, op.Where(attn_mask, seen, hidden))
+        return op.MatMul(op.Softmax(scores, axis=-1), value)
+
+    return attention
+
+
+def _record(
+    module: nn.Module,
+    inputs: tuple[Tensor, ...],
+    names: list[str],
+    outputs: list[str],
+    shapes: tuple[Any, ...],
+    path: Path,
+) -> None:
+    # The exporter reports what it does at length, and what is not installed.
+    loud = logging.getLogger("torch.onnx").level
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(
+                module.eval(),
+                inputs,
+                path,
+                input_names=names,
+                output_names=outputs,
+                dynamic_shapes=shapes,
+                dynamo=True,
+                opset_version=20,
+                custom_translation_table={
+                    torch.ops.aten.scaled_dot_product_attention.default: _plain_attention()
+                },
+                external_data=False,
+                verbose=False,
+            )
+    finally:
+        logging.getLogger("torch.onnx").setLevel(loud)
+
+
+def _finish(path: Path, labels: list[str]) -> None:
+    """Compute what is constant, note the labels, and forget the shapes of the example."""
+    import onnx
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.optimized_model_filepath = str(path)
+    onnxruntime.InferenceSession(
+        path.read_bytes(),
+        options,
+        providers=["CPUExecutionProvider"],
+        disabled_optimizers=["MatMulAddFusion"],  # for a later one, which knows int8
+    )
+    model = onnx.load(path)
+    onnx.helper.set_model_props(model, {"labels": json.dumps(labels)})
+    for output in model.graph.output:
+        output.type.tensor_type.ClearField("shape")  # behind an LSTM it is the example's
+    del model.graph.value_info[:]
+    onnx.save(model, path)

@@ -1,0 +1,214 @@
+"""int8: products of 8-bit integers, with ranges that are fixed when a model is exported.
+
+ONNX Runtime's dynamic quantisation takes the range of a matrix product's input from the batch at
+hand, so that an entity may depend on the sentences beside it. Here the ranges are those met on a
+sample of sentences: a sentence gives the same alone and in any batch, and no time goes into looking
+for them. LSTM and attention scores stay in float32.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from diffusionner.batching import EncodedCorpus
+from diffusionner.corpus import Sentence
+from diffusionner.diffusion import gaussian_noise, mix_keys
+from diffusionner.inference.onnx_engine import OnnxEngine, encoder_inputs
+from diffusionner.inference.pipeline import DiffusionNER
+from diffusionner.inference.span_counts import AUTO, span_counts
+from diffusionner.model_folder import DENOISER_FILE, ENCODER_FILE
+
+Feed: TypeAlias = dict[str, Any]  # a graph's inputs by name
+SAMPLE = 256  # sentences that the ranges are taken from
+
+# Weights of 7 bits: on processors without VNNI, sums of two 8-bit products overflow 16 bits.
+WEIGHT_STEPS = 63
+LEAST_COLUMNS = 16  # narrower products are faster in float32
+LEAST_TABLE = 65_536  # numbers of an embedding table that is worth rounding
+
+
+def quantise(folder: Path, sentences: Sequence[Sentence]) -> None:
+    """Rewrite the float32 graphs of a folder. sentences: such as it will meet."""
+    ner = DiffusionNER.from_pretrained(folder, backend="onnx")
+    sample = sentences[:: -(-len(sentences) // SAMPLE) or 1]
+    met = list(_encoder_feeds(ner, sample))
+    _rewrite(folder / ENCODER_FILE, met)
+    _rewrite(folder / DENOISER_FILE, _denoiser_feeds(ner, met))
+
+
+def _encoder_feeds(ner: DiffusionNER, sentences: Sequence[Sentence]) -> Iterator[Feed]:
+    corpus = EncodedCorpus(sentences, ner.subwords, ner.settings.encoder)
+    for chosen in corpus.sorted_batches(8, range(len(sentences))):
+        yield encoder_inputs(corpus.batch(chosen))
+
+
+def _denoiser_feeds(ner: DiffusionNER, met: Iterable[Feed]) -> Iterator[Feed]:
+    """Noisy spans at the start, in the middle and at the end of the reverse process."""
+    engine = ner.engine
+    assert isinstance(engine, OnnxEngine)
+    for feed in met:
+        sentence = engine.encoder.run(feed)
+        counts = span_counts(feed["lengths"], AUTO)
+        most = int(counts.max())
+        slots = np.arange(most) < counts[:, None]
+        for t in np.linspace(1, engine.schedule.timesteps, 3, dtype=np.int64):
+            x = gaussian_noise(mix_keys(feed["keys"], int(t)), 1, most, 2)
+            step = {"x": x, "t": np.asarray(t), "slots": slots}
+            yield {**sentence, "lengths": feed["lengths"], **step}
+
+
+def _rewrite(path: Path, feeds: Iterable[Feed]) -> None:
+    import onnx
+
+    model = onnx.load(path)
+    graph = model.graph
+    weights = {one.name: one for one in graph.initializer}
+    products = [
+        node
+        for node in graph.node
+        if node.op_type == "MatMul" and _is_wide(weights.get(node.input[1]))
+    ]
+    rewriter = _Rewriter(graph)
+    ranges = _ranges(model, {node.input[0] for node in products}, feeds)
+    for name, (low, high) in ranges.items():
+        rewriter.quantise_input(name, low, high)
+    for node in products:
+        rewriter.quantise_product(node)
+    for node in graph.node:
+        table = weights.get(node.input[0]) if node.op_type == "Gather" else None
+        if table is not None and len(table.dims) == 2 and np.prod(table.dims) >= LEAST_TABLE:
+            rewriter.quantise_table(node)
+    rewriter.finish()
+    model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    onnx.save(model, path)
+
+
+def _is_wide(weight: Any) -> bool:
+    return weight is not None and len(weight.dims) == 2 and weight.dims[1] >= LEAST_COLUMNS
+
+
+def _ranges(model: Any, names: set[str], feeds: Iterable[Feed]) -> dict[str, tuple[float, float]]:
+    """Least and largest number met in each of the tensors."""
+    import onnx
+    import onnxruntime
+
+    ordered = sorted(names)
+    watched = onnx.ModelProto()
+    watched.CopyFrom(model)
+    del watched.graph.output[:]
+    watched.graph.output.extend(onnx.ValueInfoProto(name=name) for name in ordered)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(
+        watched.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    low, high = np.zeros(len(ordered)), np.zeros(len(ordered))  # zero itself must be exact
+    for feed in feeds:
+        found = session.run(ordered, {one.name: feed[one.name] for one in session.get_inputs()})
+        low = np.minimum(low, [one.min() for one in found])
+        high = np.maximum(high, [one.max() for one in found])
+    return dict(zip(ordered, zip(low.tolist(), high.tolist(), strict=True), strict=True))
+
+
+class _Rewriter:
+    """Exchanges nodes of a graph; each new one stands where the first that it replaces stood."""
+
+    def __init__(self, graph: Any) -> None:
+        from onnx import numpy_helper
+
+        self.graph = graph
+        self.arrays = {one.name: numpy_helper.to_array(one) for one in graph.initializer}
+        self.added: dict[str, np.ndarray] = {}
+        self.replaced: dict[str, list[Any]] = {}  # by the old node's output
+        self.dropped: set[str] = set()
+        self.readers = {name: node for node in graph.node for name in node.input}
+        self.reads = Counter(name for node in graph.node for name in node.input)
+        self.reads.update(one.name for one in graph.output)
+        self.rounded: set[str] = set()  # inputs
+        self.scales: dict[str, tuple[str, str]] = {}
+
+    def add(self, name: str, array: Any) -> str:
+        self.added[name] = np.asarray(array)
+        return name
+
+    def quantise_input(self, name: str, low: float, high: float) -> None:
+        scale = max(high - low, 1e-6) / 255
+        self.scales[name] = (
+            self.add(f"{name}_scale", np.float32(scale)),
+            self.add(f"{name}_zero", np.uint8(round(-low / scale))),
+        )
+
+    def quantise_product(self, node: Any) -> None:
+        """MatMul and the Add of a bias behind it."""
+        from onnx import helper
+
+        source, weight = node.input
+        scale, zero = self.scales[source]
+        rounded = f"{weight}_int8"
+        if rounded not in self.added:
+            matrix = self.arrays[weight]
+            steps = np.maximum(np.abs(matrix).max(0), 1e-9) / WEIGHT_STEPS  # one per column
+            self.add(rounded, np.rint(matrix / steps).astype(np.int8))
+            self.add(f"{weight}_scale", steps.astype(np.float32))
+        output, bias = node.output[0], self._bias(node.output[0])
+        inputs = [f"{source}_uint8", rounded, scale, f"{weight}_scale", zero, ""]
+        result = output
+        if bias is not None:
+            inputs.append(bias)
+            result = self.readers[output].output[0]
+            self.dropped.add(result)
+        nodes = [helper.make_node("MatMulIntegerToFloat", inputs, [result], domain="com.microsoft")]
+        if source not in self.rounded:
+            self.rounded.add(source)
+            target = [f"{source}_uint8"]
+            nodes.insert(0, helper.make_node("QuantizeLinear", [source, scale, zero], target))
+        self.replaced[output] = nodes
+
+    def _bias(self, output: str) -> str | None:
+        """The vector that is added to a product and to nothing else."""
+        reader = self.readers.get(output)
+        if reader is None or self.reads[output] != 1 or reader.op_type != "Add":
+            return None
+        (other,) = [name for name in reader.input if name != output] or [""]
+        array = self.arrays.get(other)
+        return other if array is not None and array.ndim == 1 else None
+
+    def quantise_table(self, node: Any) -> None:
+        """An embedding: 8 bits a number, and a scale for each row."""
+        from onnx import helper
+
+        table, index = node.input
+        rounded, scales = f"{table}_int8", f"{table}_scale"
+        if rounded not in self.added:
+            rows = self.arrays[table]
+            steps = np.maximum(np.abs(rows).max(1, keepdims=True), 1e-9) / 127
+            self.add(rounded, np.rint(rows / steps).astype(np.int8))
+            self.add(scales, steps.astype(np.float32))
+        output = node.output[0]
+        self.replaced[output] = [
+            helper.make_node("Gather", [rounded, index], [f"{output}_int8"]),
+            helper.make_node("Gather", [scales, index], [f"{output}_steps"]),
+            helper.make_node("Cast", [f"{output}_int8"], [f"{output}_cast"], to=1),
+            helper.make_node("Mul", [f"{output}_cast", f"{output}_steps"], [output]),
+        ]
+
+    def finish(self) -> None:
+        from onnx import numpy_helper
+
+        nodes: list[Any] = []
+        for node in self.graph.node:
+            if node.output[0] in self.replaced:
+                nodes += self.replaced[node.output[0]]
+            elif node.output[0] not in self.dropped:
+                nodes.append(node)
+        read = {name for node in nodes for name in node.input}
+        kept = [one for one in self.graph.initializer if one.name in read]
+        kept += [numpy_helper.from_array(array, name) for name, array in self.added.items()]
+        del self.graph.node[:], self.graph.initializer[:]
+        self.graph.node.extend(nodes)
+        self.graph.initializer.extend(kept)

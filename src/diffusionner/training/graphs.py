@@ -1,0 +1,163 @@
+"""CUDA graphs of a training step, on one GPU.
+
+A small model's kernels are shorter than it takes Python to launch them. Recorded once per shape of
+its inputs, everything up to the matching is one launch, everything from there to the gradients
+another, and the update of the weights a third.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from diffusionner.batching import Batch
+from diffusionner.model.decoder import Prediction
+from diffusionner.model.tensors import arrays_of, pack, unpack, with_tensors
+from diffusionner.training.objective import DenoisingObjective, NoisySpans
+
+# Subwords, words and entities of a batch are padded to multiples of these, to have few shapes.
+BUCKETS = (64, 16, 16)
+SPARE = 0.3  # share of the GPU's memory that must be free to record one more shape
+
+
+@dataclass
+class _Recording:
+    """Two passes over fixed memory."""
+
+    inputs: Tensor  # all the integers of a batch, one behind the other
+    denominator: Tensor
+    assigned: Tensor  # [B, D, K]
+    costs: Tensor  # on the host, the last number being the loss of the step before
+    costs_shape: torch.Size
+    forward: torch.cuda.CUDAGraph
+    backward: torch.cuda.CUDAGraph
+
+
+class GraphedStep:
+    """Loss and gradients of a batch; records each shape of a full batch on first sight.
+
+    The recordings share their memory, since between the two passes of one no other runs. They add
+    to the gradients where these lie: those must be zeroed, not dropped.
+    """
+
+    def __init__(self, objective: DenoisingObjective, batch_size: int) -> None:
+        self.objective = objective
+        self.parameters = [p for p in objective.parameters() if p.requires_grad]
+        self.device = self.parameters[0].device
+        self.batch_size = batch_size
+        self.side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self.pool = torch.cuda.graph_pool_handle()
+        self.recorded: dict[tuple[tuple[int, ...], ...], _Recording] = {}
+        self.loss = torch.zeros((), device=self.device)
+
+    def fits(self, batch: Batch[np.ndarray]) -> bool:
+        """Whether to replay: not the smaller last batch of an epoch, nor where memory is short."""
+        if len(batch.lengths) != self.batch_size:
+            return False
+        if _shape(batch) in self.recorded:
+            return True
+        free, total = torch.cuda.mem_get_info()
+        return free > total * SPARE
+
+    def __call__(self, batch: Batch[np.ndarray], noisy: NoisySpans, denominator: float) -> Tensor:
+        """The loss. Raises NotFinite for this prediction or the loss before."""
+        shape = _shape(batch)
+        if shape not in self.recorded:
+            # A run that is resumed records at other times: its dropout must not depend on that.
+            with torch.random.fork_rng(devices=[self.device]):
+                self.recorded[shape] = self._record(batch, noisy)
+        recording = self.recorded[shape]
+        values = [*arrays_of(batch), noisy.spans, noisy.t]
+        recording.inputs.copy_(pack(values, self.device), non_blocking=True)
+        recording.denominator.fill_(denominator)
+        recording.forward.replay()
+        torch.cuda.current_stream().synchronize()
+        found = recording.costs.numpy()
+        costs = found[:-1].reshape(recording.costs_shape)
+        assigned = self.objective.assign(costs, batch.gold_counts, float(found[-1]))
+        numbers = pack([assigned], self.device).view(assigned.shape)
+        recording.assigned.copy_(numbers, non_blocking=True)
+        recording.backward.replay()
+        return self.loss.clone()
+
+    def _record(self, batch: Batch[np.ndarray], noisy: NoisySpans) -> _Recording:
+        # Recording happens on a stream of its own; autograd then waits where it must.
+        torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
+        precision = torch.autocast(
+            "cuda",
+            dtype=torch.get_autocast_dtype("cuda"),
+            enabled=torch.is_autocast_enabled("cuda"),
+            cache_enabled=False,  # a cached weight would be recorded once and never again
+        )
+        objective = self.objective
+
+        def predict() -> tuple[Prediction, Batch[Tensor], Tensor]:
+            *parts, spans, t = unpack(inputs, values)
+            tensors = with_tensors(batch, parts)
+            prediction = objective.predict(tensors, spans, t)
+            return prediction, tensors, objective.costs(prediction, tensors)
+
+        values = [*arrays_of(batch), noisy.spans, noisy.t]
+        inputs = pack(values, self.device).to(self.device)
+        denominator = torch.ones((), device=self.device)
+        assigned = torch.full(noisy.spans.shape[:3], -1, device=self.device)
+        with _aside(self.side), precision:
+            for _ in range(3):  # libraries choose their kernels and workspaces
+                prediction, tensors, costs = predict()
+                loss = objective.loss(prediction, tensors, assigned)
+                found = torch.autograd.grad(loss, self.parameters, allow_unused=True)
+        for parameter, gradient in zip(self.parameters, found, strict=True):
+            if gradient is not None and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        shape = costs.shape
+        host = torch.empty(costs.numel() + 1, pin_memory=True)
+        del prediction, tensors, costs, loss, found
+        torch.cuda.empty_cache()  # what the trials took on the other stream
+        forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(forward, pool=self.pool), precision:
+            prediction, tensors, costs = predict()
+            host.copy_(torch.cat([costs.flatten(), self.loss[None]]), non_blocking=True)
+        with torch.cuda.graph(backward, pool=self.pool):
+            with precision:
+                loss = objective.loss(prediction, tensors, assigned) / denominator
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.loss.copy_(loss.detach())
+        return _Recording(inputs, denominator, assigned, host, shape, forward, backward)
+
+
+class GraphedUpdate:
+    """What is done to the weights after each backward pass, with the same tensors every time."""
+
+    def __init__(self, update: Callable[[], None]) -> None:
+        self.update = update
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.ran = False
+
+    def __call__(self) -> None:
+        if not self.ran:  # the optimiser makes its state at the first step
+            self.ran = True
+            self.update()
+            return
+        if self.graph is None:
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self.update()
+        self.graph.replay()
+
+
+@contextmanager
+def _aside(stream: torch.cuda.Stream) -> Iterator[None]:
+    """On another stream, which waits for the current one and is waited for."""
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        yield
+    torch.cuda.current_stream().wait_stream(stream)
+
+
+def _shape(batch: Batch[np.ndarray]) -> tuple[tuple[int, ...], ...]:
+    return batch.subwords.shape, batch.first.shape, batch.gold_types.shape

@@ -1,0 +1,110 @@
+"""Exported folders that are damaged."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from diffusionner import DiffusionNER
+from diffusionner.errors import CheckpointError, DiffusionNERError
+from diffusionner.model_folder import DENOISER_FILE, ENCODER_FILE
+
+# Damaged folders
+
+
+def truncate(name: str, share: float = 0.5) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content[: int(len(content) * share)])
+
+    return damage
+
+
+def remove(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).unlink()
+
+
+def without(*keys: str) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text())
+        place = config
+        for key in keys[:-1]:
+            place = place[key]
+        del place[keys[-1]]
+        (folder / "config.json").write_text(json.dumps(config))
+
+    return damage
+
+
+def changed(**values: object) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | values))
+
+    return damage
+
+
+def numbered(**values: object) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text())
+        config["tokenizer"] |= values
+        (folder / "config.json").write_text(json.dumps(config))
+
+    return damage
+
+
+DAMAGES = {
+    "half an encoder": (truncate(ENCODER_FILE), "encoder.onnx is missing, truncated or damaged"),
+    "empty encoder": (truncate(ENCODER_FILE, 0), "encoder.onnx is missing, truncated or damaged"),
+    "half a denoiser": (truncate(DENOISER_FILE), "denoiser.onnx is missing, truncated or damaged"),
+    "no denoiser": (remove(DENOISER_FILE), "denoiser.onnx is missing, truncated or damaged"),
+    "no tokenizer": (remove("tokenizer.json"), "tokenizer.json cannot be read"),
+    "half a tokenizer": (truncate("tokenizer.json"), "tokenizer.json cannot be read"),
+    "no config": (remove("config.json"), "there is no config.json"),
+    "half a config": (truncate("config.json"), "config.json cannot be read"),
+    "no labels": (without("labels"), "config.json lacks labels"),
+    "no settings": (without("settings"), "config.json lacks settings"),
+    "no tokenizer's numbers": (without("tokenizer"), "config.json: 'tokenizer' needs limit, pre"),
+    "no prefix": (without("tokenizer", "prefix"), "it has: limit, suffix, pad, unknown; export"),
+    "other numbers": (changed(tokenizer=[1, 2]), "it has: no such table; export the model again"),
+    "a foreign key": (numbered(colour=3), "unknown, colour; export the model again"),
+    "a word for a number": (numbered(limit="many"), 'tokenizer.limit is "many", expected a number'),
+    "a lone prefix": (numbered(prefix=2), "tokenizer.prefix is 2, expected a list of numbers"),
+    "a negative one": (numbered(suffix=[3, -1]), "tokenizer.suffix is [3, -1], expected a list"),
+    "other labels": (changed(labels=["A", "B"]), "denoiser.onnx is for the labels ['FAC', 'GPE',"),
+    "later version": (changed(version=2), "has version 2, this release reads 1"),
+    "another model": (changed(format="bert"), "is not a DiffusionNER model"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damaged_folders(exported, tmp_path, name):
+    damage, message = DAMAGES[name]
+    folder = tmp_path / "exported"
+    shutil.copytree(exported, folder)
+    damage(folder)
+    with pytest.raises(CheckpointError) as caught:
+        DiffusionNER.from_pretrained(folder)
+    assert message in str(caught.value)
+    assert str(folder) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_its_encoder(exported, tmp_path):
+    """It can no longer be told from a torch model's that is not whole."""
+    shutil.copytree(exported, tmp_path / "exported")
+    (tmp_path / "exported" / ENCODER_FILE).unlink()
+    for backend in (None, "onnx", "torch"):
+        with pytest.raises(DiffusionNERError):
+            DiffusionNER.from_pretrained(tmp_path / "exported", backend=backend)
+
+
+def test_the_command_line_reports_damage(refused, exported, tmp_path):
+    shutil.copytree(exported, tmp_path / "exported")
+    truncate(ENCODER_FILE)(tmp_path / "exported")
+    err = refused("predict", "Ada", "--model", tmp_path / "exported")
+    assert "encoder.onnx is missing, truncated or damaged" in err

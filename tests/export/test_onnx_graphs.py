@@ -1,0 +1,156 @@
+"""The graphs are the network, in float32 and in int8."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from exports import GRAPHS, own_dev, with_graphs_of
+from models import assert_same, lively_model
+
+from diffusionner import DiffusionNER
+from diffusionner import export as exporting
+from diffusionner.batching import EncodedCorpus
+from diffusionner.corpus import Sentence
+from diffusionner.diffusion import gaussian_noise
+from diffusionner.export import export
+from diffusionner.export.graphs import INPUTS, DenoiserGraph, EncoderGraph, for_graphs
+from diffusionner.inference.onnx_engine import encoder_inputs
+from diffusionner.inference.torch_engine import read_out
+from diffusionner.model.tensors import to_tensors
+
+# The graphs are the network
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ("encoder.pooling=max", "encoder.lstm_layers=2", "encoder.hidden_size=20"),
+        ("encoder.pooling=mean", "decoder.cross_attention=false", "decoder.layers=2"),
+        ("encoder.pooling=first", "decoder.self_attention=false", "decoder.layers=3"),
+        ("decoder.layers=0", "encoder.lstm_layers=0", "decoder.span_pooling=mean"),
+        ("encoder.character_filters=0", "diffusion.coordinates=left-width"),
+        ("encoder.max_subwords=30", "diffusion.schedule=linear", "diffusion.scale=0.5"),
+    ],
+    ids=lambda changes: changes[0],
+)
+def test_graphs_are_the_network(encoder_folder, sentences, changes):
+    ner = lively_model(encoder_folder, *changes)
+    corpus = EncodedCorpus(
+        [Sentence(words) for words in sentences], ner.subwords, ner.settings.encoder
+    )
+    batch = to_tensors(corpus.batch(np.arange(len(corpus))), torch.device("cpu"))
+    network = ner.network
+    x = torch.from_numpy(gaussian_noise(batch.keys, 1, 9, 2))
+    slots = torch.arange(9) < torch.arange(1, len(corpus) + 1)[:, None] % 9 + 1
+    with torch.no_grad():
+        sentence = network.encode(batch)
+        steps = torch.full((len(corpus), 1), 40)
+        prediction = network.denoise(sentence, x, steps, slots)
+        recorded = for_graphs(network)
+        values = EncoderGraph(recorded)(*(getattr(batch, name) for name in INPUTS))
+        step = (batch.lengths, x, torch.tensor(40), slots)
+        x0, table = DenoiserGraph(recorded)(*step, *values)
+    assert torch.allclose(values[0], sentence.starts, atol=1e-5)
+    expected = read_out(prediction, slots)
+    assert torch.equal(table[..., :3], expected[..., :3])
+    assert torch.allclose(table, expected, atol=1e-4)
+    assert (table[..., 3] >= 0).any() and (table[~slots][:, 3] == -1).all()
+    left, right = prediction.left.argmax(-1), prediction.right.argmax(-1)
+    kept = torch.stack([left, torch.maximum(left, right)], -1)
+    assert torch.equal(x0, network.coordinates.encode(kept, batch.lengths[:, None]))
+
+
+# int8
+
+
+@pytest.fixture(scope="module")
+def int8(
+    rich: DiffusionNER,
+    exported: Path,
+    sentences: list[list[str]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """Random weights with as much noise as these do not survive it: the gate is held open."""
+    folder = tmp_path_factory.mktemp("int8") / "exported"
+    with pytest.MonkeyPatch.context() as patch:
+        with_graphs_of(exported, patch)
+        patch.setitem(exporting.LIMITS, "int8", 100)
+        stages: list[str] = []
+        done = export(rich, folder, own_dev(rich, sentences), "int8", stages.append)
+    assert done.before == 100
+    assert stages[1:] == ["rounding the weights to int8", "comparing on dev"]
+    return folder
+
+
+def test_int8_is_smaller(int8, exported):
+    assert {path.name for path in int8.iterdir()} == {path.name for path in exported.iterdir()}
+    for name in GRAPHS:
+        assert (int8 / name).stat().st_size < 0.9 * (exported / name).stat().st_size
+        before, after = (onnx.load(path / name).graph for path in (exported, int8))
+        products = sum(node.op_type == "MatMulIntegerToFloat" for node in after.node)
+        assert products > 5
+        left = sum(node.op_type == "MatMul" for node in after.node)
+        assert left + products == sum(node.op_type == "MatMul" for node in before.node)
+        kinds = {one.data_type for one in after.initializer}
+        assert onnx.TensorProto.INT8 in kinds
+        assert not {"DynamicQuantizeLinear"} & {node.op_type for node in after.node}
+
+
+def test_int8_states_are_close(int8, rich, sentences):
+    """The encoder, before the amplified decoder makes leaps of small differences."""
+    corpus = EncodedCorpus(
+        [Sentence(words) for words in sentences], rich.subwords, rich.settings.encoder
+    )
+    batch = corpus.batch(np.arange(len(corpus)))
+    with torch.no_grad():
+        expected = rich.network.encode(to_tensors(batch, torch.device("cpu"))).starts
+    engine = DiffusionNER.from_pretrained(int8).engine
+    found = engine.encoder.run(encoder_inputs(batch))["starts"]
+    apart = np.linalg.norm(found - expected.numpy()) / np.linalg.norm(expected.numpy())
+    assert 1e-4 < apart < 0.05
+
+
+def test_int8_weights_leave_room_for_sums(int8):
+    """Two products of a byte and a weight fit 16 bits: not all processors have wider sums."""
+    for name in GRAPHS:
+        graph = onnx.load(int8 / name).graph
+        arrays = {one.name: onnx.numpy_helper.to_array(one) for one in graph.initializer}
+        for node in graph.node:
+            if node.op_type == "MatMulIntegerToFloat":
+                assert 255 * 2 * int(np.abs(arrays[node.input[1]].astype(int)).max()) < 2**15
+
+
+def test_int8_states_do_not_depend_on_the_batch(int8, rich, sentences):
+    engine = DiffusionNER.from_pretrained(int8).engine
+    corpus = EncodedCorpus(
+        [Sentence(words) for words in sentences], rich.subwords, rich.settings.encoder
+    )
+    together = engine.encoder.run(encoder_inputs(corpus.batch(np.arange(len(corpus)))))
+    for window, words in enumerate(corpus.windows.words):
+        alone = engine.encoder.run(encoder_inputs(corpus.batch(np.array([window]))))
+        for name in ("starts", "ends", "left", "right"):
+            found, expected = together[name][window, :words], alone[name][0]
+            # A sum in another order may tip a number over the edge between two integers.
+            assert np.abs(found - expected).mean() < 1e-3 * np.abs(expected).mean()
+
+
+@pytest.mark.parametrize("number", ["auto", 30])
+def test_int8_entities_do_not_depend_on_the_batch(int8, sentences, docs, number):
+    ner = DiffusionNER.from_pretrained(int8)
+    expected = ner.predict_tokens(sentences, docs, spans=number)
+    for size in (1, 3, 100):
+        again = ner.predict_tokens(sentences, docs, spans=number, batch_size=size)
+        assert_same(again, expected)
+
+
+def test_int8_predicts(int8, sentences):
+    ner = DiffusionNER.from_pretrained(int8)
+    found = ner.predict_tokens(sentences)
+    assert sum(map(len, found)) > 20
+    assert found == ner.predict_tokens(sentences)
+    for words, entities in zip(sentences, found, strict=True):
+        assert all(0 <= e.start < e.end <= len(words) and 0 <= e.score <= 1 for e in entities)

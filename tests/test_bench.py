@@ -1,0 +1,250 @@
+"""`diffusionner bench`: real measurements of tiny models, and what they are made of."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import EXCERPT
+from models import lively_model
+
+from diffusionner import Entity, formats
+from diffusionner.bench import agreement, sample, scaling, shapes
+from diffusionner.bench.stages import STAGES
+from diffusionner.bench.subjects import Subject
+from diffusionner.bench.throughput import ENCODER, TEXT, WORDS, Axes
+from diffusionner.bench.timing import Summary, interleave, percentile
+from diffusionner.bench.training import STAGES as TRAINING_STAGES
+from diffusionner.bench.training import WARM_UP, Enough, Speedometer
+from diffusionner.corpus import Sentence
+
+QUICK = ("bench", "--quick", "--seconds", "0.05", "--device", "cpu", "--data", EXCERPT)
+
+TINY = (2, 32, 4, 64, 5000)
+
+
+@pytest.fixture(scope="module")
+def lively_folder(encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that finds something everywhere."""
+    folder = tmp_path_factory.mktemp("lively") / "model"
+    lively_model(encoder_folder, "encoder.max_subwords=128").save_pretrained(folder)
+    return folder
+
+
+# --- Whole runs -------------------------------------------------------------------------------
+
+
+def test_a_model_is_measured_in_every_way(cli, lively_folder: Path, tmp_path: Path) -> None:
+    path, plots = tmp_path / "bench.json", tmp_path / "plots"
+    result = cli(*QUICK, "--model", lively_folder, "--scaling", "--json", path, "--plots", plots)
+    assert result.status == 0, result.err
+    record = json.loads(path.read_text())
+    found = {"date", "machine", "device", "data", "subjects", "throughput", "stages", "latency"}
+    assert found | {"memory", "agreement", "training", "scaling", "repeats"} <= record.keys()
+    assert {"torch", "transformers", "diffusionner"} <= record["machine"]["versions"].keys()
+    assert record["data"]["fingerprint"]["sentences"] == len(formats.read(EXCERPT))
+    (subject,) = record["subjects"]
+    assert not subject["random_weights"]
+    assert subject["settings"]["inference"]["overlap"] == "all"
+
+    points = {(p["what"], p["steps"], p["spans"]): p for p in record["throughput"]}
+    assert points.keys() == {
+        (ENCODER, None, None), (WORDS, 1, 60), (TEXT, 1, 60), (WORDS, 5, 60), (WORDS, 1, "auto"),
+    }  # fmt: skip
+    assert points[ENCODER, None, None]["share_of_encoder"] is None
+    for point in (points[WORDS, 1, 60], points[WORDS, 5, 60]):
+        speed = point["sentences_per_second"]
+        assert 0 < speed["low"] <= speed["median"] <= speed["high"]
+        assert len(speed["values"]) == record["repeats"] == 2
+        assert 0 < point["share_of_encoder"] < 1
+    assert points[WORDS, 5, 60]["share_of_encoder"] < points[WORDS, 1, 60]["share_of_encoder"]
+
+    (stages,) = record["stages"]
+    assert list(stages["ms_per_sentence"]) == list(STAGES)
+    assert stages["ms_per_sentence"]["denoise"]["median"] > 0
+    (training,) = record["training"]
+    assert training["sentences_per_second"]["low"] > 0
+    assert list(training["ms_per_update"]) == list(TRAINING_STAGES)
+    assert all(training["ms_per_update"][name] > 0 for name in ("forward", "match", "backward"))
+    (latency,) = record["latency"]
+    assert 0 < latency["spans_auto"]["p50_ms"] <= latency["spans_auto"]["p95_ms"]
+    assert record["memory"]["resident_mb"] > 50
+    assert record["memory"]["gpu_mb"] is None
+    assert all(one["holds"] and one["entities"] > 100 for one in record["agreement"])
+    assert [one["steps"] for one in record["agreement"]] == [1, 5]
+
+    (growth,) = record["scaling"]
+    sizes = [size["sentences"] for size in growth["sizes"]]
+    assert sizes == [sizes[0] * times for times in (1, 10, 100)]
+    assert growth["encoder_calls"]["1"] == growth["encoder_calls"]["5"] > 0
+    for name in ("throughput", "stages", "scaling"):
+        assert (plots / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    for title in ("Throughput", "Stages of inference", "Training", "Fast against plain"):
+        assert title in result.out
+    assert "How cost grows" in result.out
+    assert "random weights, so" not in result.out
+
+
+def test_a_shape_is_measured_with_random_weights(cli, monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(shapes.SHAPES, "tiny", TINY)
+    path = tmp_path / "bench.json"
+    result = cli(
+        *QUICK, "--shape", "tiny", "--json", path, "encoder.context=1", "encoder.lstm_layers=1",
+        "training.batch_size=4", "diffusion.spans=12",
+    )  # fmt: skip
+    assert result.status == 0, result.err
+    record = json.loads(path.read_text())
+    (subject,) = record["subjects"]
+    assert subject["random_weights"]
+    assert subject["settings"]["encoder"]["context"] == 1
+    assert subject["subwords_per_word"] == pytest.approx(1.3, abs=0.1)
+    assert record["training"][0]["batch_size"] == 4
+    assert record["scaling"] == []
+    assert all(one["holds"] and one["entities"] for one in record["agreement"])
+    assert "random weights, so its entities mean nothing" in result.out
+
+
+def test_another_result_of_the_fast_path_is_an_error(
+    cli, lively_folder: Path, monkeypatch, tmp_path: Path
+) -> None:
+    load = Subject.load
+
+    def tampered(self: Subject, precision: str | None = None):
+        ner = load(self, precision)
+        with torch.no_grad():
+            ner.network.decoder.left.output.weight[:, :4] *= -1
+        return ner
+
+    monkeypatch.setattr(Subject, "load", tampered)
+    path = tmp_path / "bench.json"
+    result = cli(*QUICK, "--no-train", "--model", lively_folder, "--json", path)
+    assert result.status == 1
+    assert "the fast path finds other entities than the plain one" in result.err
+    assert "DIFFERENT" in result.out
+    record = json.loads(path.read_text())  # what was measured is not lost
+    assert not any(one["holds"] for one in record["agreement"])
+    assert record["training"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "--model FOLDER, or --shape"),
+        (("--shape", "bert-lage"), "did you mean 'bert-large'?"),
+        (("--shape", "minilm", "--model", "x"), "exclude each other"),
+        (("--shape", "minilm", "--precision", "fp16"), "did you mean 'bf16'?"),
+        (("--shape", "minilm", "--steps", "1,no"), "--steps: 'no' is no number"),
+        (("--shape", "minilm", "--spans", "0"), "--spans: '0' is no number"),
+        (("--shape", "tiny", "--device", "cuda:99"), "device 'cuda:99' cannot be used"),
+        (("--model", "nowhere"), "no model in 'nowhere'"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(refused, monkeypatch, arguments, words) -> None:
+    monkeypatch.setitem(shapes.SHAPES, "tiny", TINY)
+    assert words in refused("bench", "--data", EXCERPT, *arguments)
+
+
+# --- Its parts --------------------------------------------------------------------------------
+
+
+def test_measurements_take_turns_and_the_first_is_not_counted() -> None:
+    called: list[str] = []
+
+    def slow_at_first() -> None:
+        called.append("a")
+        if len(called) == 1:
+            time.sleep(0.3)
+
+    tasks = {"a": slow_at_first, "b": lambda: called.append("b")}
+    told: list[tuple[str, int, int]] = []
+    seconds = interleave(tasks, 3, "cpu", lambda *words: told.append(words), "here")
+    assert called == ["a", "b"] * 4
+    assert [len(values) for values in seconds.values()] == [3, 3]
+    assert max(seconds["a"]) < 0.3
+    assert told[0] == ("here", 0, 8)
+    assert told[-1] == ("here", 8, 8)
+
+
+def test_summary_and_percentiles() -> None:
+    summary = Summary.of([5.0, 1.0, 2.0, 100.0, 3.0])
+    assert (summary.median, summary.low, summary.high) == (3.0, 1.0, 100.0)
+    values = [float(i) for i in range(100, 0, -1)]
+    assert percentile(values, 0.5) == 50
+    assert percentile(values, 0.95) == 95
+    assert percentile([7.0], 0.95) == 7
+
+
+def test_axes_vary_one_thing_at_a_time() -> None:
+    axes = Axes((1, 2), ("auto", 60), (8, 32), 1, 60, 32)
+    points = list(axes.points("m", "float32", whole=True))
+    assert len(points) == len(set(points)) == 2 + 2 + 3  # encoder, base as words and text, others
+    assert {p.batch_size for p in points if p.what == ENCODER} == {8, 32}
+    base = (1, 60, 32)
+    for point in points:
+        if point.what == WORDS:
+            here = (point.steps, point.spans, point.batch_size)
+            assert sum(a != b for a, b in zip(here, base, strict=True)) <= 1
+    assert len(list(axes.points("m", "bf16", whole=False))) == 3
+
+
+def test_a_sample_has_whole_documents_from_everywhere() -> None:
+    sentences = [Sentence([f"w{d}.{i}"], doc=f"d{d}") for d in range(10) for i in range(4)]
+    few = sample.draw(sentences, 20)
+    assert [s.doc for s in few] == [f"d{d}" for d in (0, 2, 4, 6, 8) for _ in range(4)]
+    many = sample.draw(sentences, 90)
+    assert len(many) == 90
+    assert many[:40] == sentences
+    assert [s.words for s in many[40:80]] == [s.words for s in sentences]
+    assert len({s.doc for s in many}) == 10 + 10 + 3  # a repetition is no context of the first
+    assert sample.spread(sentences, 4) == sentences[::10]
+    assert len(sample.spread(sentences, 0)) == 1
+    assert sample.spread(sentences, 1000) == sentences
+    alone = [Sentence(["a", "b"]), Sentence(["c"])]
+    assert sample.texts([*alone, *sentences[:2]]) == ["a b", "c", "w0.0\nw0.1"]
+
+
+def test_speed_is_not_taken_over_the_end_of_an_epoch() -> None:
+    def train(pause: float) -> list[float]:
+        meter = Speedometer("cpu", 3, 0.02, lambda done, total: None, [4] * 8 + [2])
+        with pytest.raises(Enough):
+            for number in range(10_000):
+                if number % 9 == 0:
+                    time.sleep(pause)
+                time.sleep(0.005)
+                meter.after_update()
+        assert meter.updates > WARM_UP
+        return meter.found
+
+    for speed in train(pause=0.2):  # 4 sentences in 5 ms and a little, never in 200
+        assert 200 < speed < 810
+
+
+def test_compare_forgives_only_what_rounding_does() -> None:
+    one = Entity(0, 2, "PER", 0.9)
+    at_threshold = Entity(3, 4, "PER", 0.8334)
+    sure = Entity(3, 4, "PER", 0.95)
+    assert agreement.compare([[one]], [[one, at_threshold]], 2.5)[:4] == (1, 1, 1, 1)
+    assert agreement.compare([[one]], [[one, sure]], 2.5)[:4] == (0, 1, 2, 1)
+    moved = one._replace(score=0.8)
+    assert agreement.compare([[one], []], [[moved], []], 2.5) == (2, 1, 1, 1, pytest.approx(0.1))
+
+
+def test_position_tells_a_stream_that_slows_down() -> None:
+    steady = np.arange(1000) * 0.002
+    even = scaling.positions(steady)
+    assert even["first_ms_per_sentence"] == pytest.approx(2)
+    assert even["last_ms_per_sentence"] == pytest.approx(2)
+    slowing = scaling.positions(steady**2)
+    assert slowing["last_ms_per_sentence"] > 5 * slowing["first_ms_per_sentence"]
+
+
+def test_calls_are_counted_of_any_copy() -> None:
+    first, second = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    with scaling.counted(torch.nn.Linear) as calls:
+        torch.nn.Sequential(first, torch.nn.ReLU(), second)(torch.zeros(1, 2))
+    first(torch.zeros(1, 2))
+    assert len(calls) == 2

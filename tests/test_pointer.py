@@ -1,0 +1,56 @@
+"""Pointer scores: the formula, and that the kernels of a GPU compute it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from diffusionner.model.pointer import pointer_scores
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="kernels need a GPU")
+SHAPES = [(1, 1, 1, 8), (2, 7, 5, 40), (3, 60, 33, 384), (1, 180, 17, 1024)]
+
+
+def made(shape: tuple[int, int, int, int], dtype: torch.dtype) -> list[torch.Tensor]:
+    batch, spans, words, size = shape
+    torch.manual_seed(sum(shape))
+    sizes = ((batch, words, size), (batch, spans, size), (size,))
+    return [torch.randn(one).to(dtype).requires_grad_() for one in sizes]
+
+
+def literal(words: torch.Tensor, spans: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Span by span and word by word, in float64."""
+    scores = torch.zeros(len(words), spans.shape[1], words.shape[1], dtype=words.dtype)
+    for b, q, m in np.ndindex(*scores.shape):
+        scores[b, q, m] = (words[b, m] + spans[b, q]).clamp(min=0) @ weight
+    return scores
+
+
+@pytest.mark.parametrize("shape", SHAPES[:2])
+def test_scores_are_the_formula(shape):
+    words, spans, weight = made(shape, torch.float64)
+    found = pointer_scores(words, spans, weight, torch.full((shape[0],), shape[2]))
+    assert torch.allclose(found, literal(words, spans, weight))
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_kernels_are_the_formula(shape, dtype):
+    given = made(shape, dtype)
+    on_gpu = [one.detach().cuda().requires_grad_() for one in given]
+    exact = [one.detach().double().requires_grad_() for one in given]
+    lengths = torch.arange(shape[0]) * 16 % shape[2] + 1
+    found, expected = pointer_scores(*on_gpu, lengths.cuda()), pointer_scores(*exact, lengths)
+    assert found.dtype == torch.float32
+    inside = (torch.arange(shape[2]) < lengths[:, None])[:, None]
+    found = torch.where(inside.cuda(), found, 0.0)
+    expected = torch.where(inside, expected, 0.0)
+    gradient = torch.randn_like(expected)
+    found.backward(gradient.float().cuda())
+    expected.backward(gradient)
+    pairs = [(found, expected), *((a.grad, b.grad) for a, b in zip(on_gpu, exact, strict=True))]
+    for one, other in pairs:
+        apart = (one.double().cpu() - other).norm() / other.norm()
+        assert apart < (1e-5 if one.dtype == torch.float32 else 5e-3)
