@@ -7,12 +7,13 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from commands import Result
+from corpora import EXCERPT
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
@@ -23,8 +24,6 @@ from diffusionner.inference.torch_engine import TorchEngine
 from diffusionner.model import DenoisingNetwork
 from diffusionner.model.pretrained import load_encoder, load_tokenizer
 from diffusionner.settings import Settings
-
-EXCERPT = Path(__file__).parent / "excerpt" / "litbank.jsonl"
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -115,17 +114,6 @@ def still_encoder(encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory
     config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     (folder / "config.json").write_text(json.dumps(config))
     return folder
-
-
-@dataclass
-class Result:
-    status: int
-    out: str
-    err: str
-
-    @property
-    def records(self) -> list[dict]:
-        return [json.loads(line) for line in self.out.splitlines()]
 
 
 @pytest.fixture

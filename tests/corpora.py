@@ -10,6 +10,8 @@ import pytest
 from diffusionner.errors import DataError
 from diffusionner.formats import read, unchecked
 
+EXCERPT = Path(__file__).parent / "excerpt" / "litbank.jsonl"
+
 
 def put(folder: Path, files: Mapping[str, str | bytes]) -> Path:
     """Write files into a folder, which is returned."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import EXCERPT
+from corpora import EXCERPT
 from models import lively_model
 
 from diffusionner import Entity, formats

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import EXCERPT, Result
+from commands import Result
+from corpora import EXCERPT
 
 from diffusionner import DiffusionNER, formats
 from diffusionner.evaluation.scorer import score
@@ -148,6 +149,7 @@ def test_help(cli, command):
         "data": ["stats", "convert", "split", "check", "formats"],
         "score": ["--other", "--html", "--json", "--gold-format"],
         "export": ["--model", "--dev", "--precision", "--format"],
+        "bench": ["--shape", "--steps", "--spans", "--scaling", "--plots"],
     }
     assert all(option in result.out for option in options[command])
 

@@ -27,11 +27,18 @@ def literal(words: torch.Tensor, spans: torch.Tensor, weight: torch.Tensor) -> t
     return scores
 
 
+@pytest.mark.parametrize("trained", [True, False])
+@pytest.mark.parametrize("sign", [0, 1, -1])
 @pytest.mark.parametrize("shape", SHAPES[:2])
-def test_scores_are_the_formula(shape):
-    words, spans, weight = made(shape, torch.float64)
-    found = pointer_scores(words, spans, weight, torch.full((shape[0],), shape[2]))
-    assert torch.allclose(found, literal(words, spans, weight))
+def test_scores_are_the_formula(shape, sign, trained):
+    words, spans, weight = made(shape, torch.float32)
+    if sign:
+        weight = sign * weight.abs()
+    with torch.set_grad_enabled(trained):
+        found = pointer_scores(words, spans, weight, torch.full((shape[0],), shape[2]))
+    expected = literal(words.double(), spans.double(), weight.double())
+    assert torch.allclose(found.double(), expected, atol=1e-4)
+    assert found.requires_grad == trained
 
 
 @needs_gpu
