@@ -161,11 +161,13 @@ class Trainer:
             last_saved = tick = time.monotonic()
             losses: list[torch.Tensor] = []
             recent = 0  # sentences since the last line of the log
-            prepared = self._prepare(batches[self.progress.batch], epoch)
+            prepared: list[MicroBatch] = []
             for number in range(self.progress.batch, len(batches)):
+                prepared = prepared or self._prepare(batches[number], epoch)
                 self.last_loss = self._update(model, prepared, epoch, number)
-                if number + 1 < len(batches):  # while a GPU is still busy with the update
-                    prepared = self._prepare(batches[number + 1], epoch)
+                # While a GPU is still busy with the update:
+                following = batches[number + 1 : number + 2]
+                prepared = self._prepare(following[0], epoch) if following else []
                 self.progress.step += 1
                 self.progress.batch = number + 1
                 losses.append(self.last_loss)
