@@ -21,6 +21,7 @@ from diffusionner.bench.timing import Summary, interleave, percentile
 from diffusionner.bench.training import STAGES as TRAINING_STAGES
 from diffusionner.bench.training import WARM_UP, Enough, Speedometer
 from diffusionner.corpus import Sentence
+from diffusionner.model import pointer
 
 QUICK = ("bench", "--quick", "--seconds", "0.05", "--device", "cpu", "--data", EXCERPT)
 
@@ -106,6 +107,18 @@ def test_a_shape_is_measured_with_random_weights(cli, monkeypatch, tmp_path: Pat
     assert record["scaling"] == []
     assert all(one["holds"] and one["entities"] for one in record["agreement"])
     assert "random weights, so its entities mean nothing" in result.out
+
+
+def test_the_plain_network_has_pointers_of_its_own(lively_folder: Path, monkeypatch) -> None:
+    """Else a mistake in the fast ones would be on both sides of the comparison."""
+    subject = Subject("lively", lively_folder, "cpu")
+    sentences = formats.read(EXCERPT)[:6]
+    expected = subject.load().predict_sentences(sentences)
+    by_distances = pointer._by_distances
+    monkeypatch.setattr(pointer, "_by_distances", lambda *given: -by_distances(*given))
+    assert any(expected)
+    assert subject.load_plain().predict_sentences(sentences) == expected
+    assert subject.load().predict_sentences(sentences) != expected
 
 
 def test_another_result_of_the_fast_path_is_an_error(

@@ -1,39 +1,29 @@
-"""The network run as it is written, with nothing that makes it faster: what the rest must match."""
+"""The network with nothing that makes it faster: what the rest must match."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from torch import Tensor
+from torch.nn import functional as F
 
-import numpy as np
-import torch
-
-from diffusionner.batching import Batch
-from diffusionner.inference.torch_engine import read_out
 from diffusionner.model import DenoisingNetwork
-from diffusionner.model.tensors import to_tensors
-from diffusionner.settings import InferenceSettings
+from diffusionner.model.decoder import BoundaryPointer, PreparedSentence
 
 
-class PlainEngine:
-    """On the CPU, in float32, one batch after the other."""
+class PlainPointer(BoundaryPointer):
+    """A pointer that makes the K × M × h tensor."""
 
-    def __init__(self, network: DenoisingNetwork) -> None:
-        self.network = network.eval()
-        self.labels = network.labels
+    def __init__(self, pointer: BoundaryPointer) -> None:
+        super().__init__(pointer.words.in_features)
+        self.load_state_dict(pointer.state_dict())
 
-    def reverse(
-        self,
-        batch: Batch[np.ndarray],
-        settings: InferenceSettings,
-        slots: np.ndarray,
-        given: np.ndarray | None = None,
-        start: int | None = None,
-    ) -> Callable[[], np.ndarray]:
-        device = torch.device("cpu")
-        with torch.inference_mode():
-            spans = None if given is None else torch.from_numpy(given).to(device)
-            counted = torch.from_numpy(slots).to(device)
-            prediction = self.network.reverse(
-                to_tensors(batch, device), settings, counted, spans, start
-            )
-            return read_out(prediction, counted).cpu().numpy
+    def forward(self, words: Tensor, spans: Tensor, sentence: PreparedSentence) -> Tensor:
+        fused = F.relu(words[:, None, None] + self.spans(spans)[..., None, :])
+        scores: Tensor = self.output(fused).squeeze(-1)
+        return scores.masked_fill(~sentence.mask[:, None, None], -1e4)
+
+
+def plainly(network: DenoisingNetwork) -> DenoisingNetwork:
+    """The network, its pointers replaced."""
+    decoder = network.decoder
+    decoder.left, decoder.right = PlainPointer(decoder.left), PlainPointer(decoder.right)
+    return network

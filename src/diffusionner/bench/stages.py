@@ -5,13 +5,11 @@ The product overlaps some of them, so their sum is more than a sentence costs th
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 
 from diffusionner import formats
@@ -22,10 +20,10 @@ from diffusionner.corpus import Entity, Sentence
 from diffusionner.diffusion import gaussian_noise, mix_keys
 from diffusionner.inference.decoding import Found, deduplicate, resolve_overlaps
 from diffusionner.inference.pipeline import DiffusionNER
-from diffusionner.inference.span_counts import span_counts
+from diffusionner.inference.span_counts import span_counts, span_slots
 from diffusionner.inference.torch_engine import read_out
 from diffusionner.model import DenoisingNetwork
-from diffusionner.model.tensors import to_tensors
+from diffusionner.model.tensors import to_device, to_tensors
 
 STAGES = {
     "read": "the corpus file",
@@ -73,12 +71,11 @@ def measure(
     tell: Tell,
 ) -> dict[str, Any]:
     """Milliseconds per sentence of every stage at γ = 1, medians over the repeats."""
-    network = copy.deepcopy(loaded.ner.network).to(loaded.dtype).eval()
     runs = []
     for turn in range(repeats + 1):
         tell("stages", turn, repeats + 1)
         clock = Clock(loaded.subject.device)
-        _pass(loaded.ner, network, sentences, spans, batch_size, clock)
+        _pass(loaded.ner, loaded.network, sentences, spans, batch_size, clock)
         runs.append(clock.seconds)
     counted = runs[1:]
     stages = {"read": Summary.of([1000 * read])}
@@ -111,13 +108,12 @@ def _pass(
     for chosen in corpus.sorted_batches(batch_size, range(len(sentences))):
         with clock.stage("collate"):
             arrays = corpus.batch(chosen)
-            counts = span_counts(arrays.lengths, spans)
-            slots = np.asarray(np.arange(counts.max()) < counts[:, None])
+            slots = span_slots(span_counts(arrays.lengths, spans))
             keys = mix_keys(arrays.keys, inference.seed)
-            noise = gaussian_noise(mix_keys(keys, 0), 1, int(counts.max()), 2)
+            noise = gaussian_noise(mix_keys(keys, 0), 1, slots.shape[1], 2)
         with clock.stage("copy"):
             batch = to_tensors(arrays, device)
-            visible, x = torch.from_numpy(slots).to(device), torch.from_numpy(noise).to(device)
+            visible, x = to_device([slots, noise], device)
         with clock.stage("encode"):
             network.encoder.transformer(input_ids=batch.subwords, attention_mask=batch.attention)
         with clock.stage("words"):  # the transformer again: its share is taken off below

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diffusionner import checkpoint
-from diffusionner.bench.plain import PlainEngine
+from diffusionner.bench.plain import plainly
 from diffusionner.errors import SettingsError, nearest
 from diffusionner.inference.pipeline import DiffusionNER
+from diffusionner.inference.torch_engine import PRECISIONS, TorchEngine
 from diffusionner.model_folder import ENCODER_FILE
 
-PRECISIONS = ("bf16", "float32")
 EXPORTED = "exported"  # an ONNX folder has the precision it was exported with
 
 
@@ -41,7 +41,7 @@ class Subject:
     def load_plain(self) -> DiffusionNER:
         """The same weights on the CPU, without anything that makes them faster."""
         network, subwords, settings = checkpoint.load(self.folder)
-        return DiffusionNER(PlainEngine(network), subwords, settings)
+        return DiffusionNER(TorchEngine(plainly(network), "cpu"), subwords, settings)
 
 
 def check_precisions(given: list[str]) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,6 +16,8 @@ from diffusionner.bench.timing import Summary, Tell, interleave, percentile, syn
 from diffusionner.corpus import Sentence
 from diffusionner.inference.onnx_engine import OnnxEngine, encoder_inputs
 from diffusionner.inference.pipeline import DiffusionNER
+from diffusionner.inference.torch_engine import TorchEngine
+from diffusionner.model import DenoisingNetwork
 from diffusionner.model.tensors import to_tensors
 
 ENCODER, WORDS, TEXT = "encoder alone", "words to entities", "text to entities"
@@ -90,13 +90,10 @@ class Loaded:
     ner: DiffusionNER
 
     @property
-    def dtype(self) -> torch.dtype:
-        return torch.bfloat16 if self.precision == "bf16" else torch.float32
-
-    @cached_property
-    def transformer(self) -> torch.nn.Module:
-        """A copy of the pretrained encoder with its weights in this precision."""
-        return copy.deepcopy(self.ner.encoder.transformer).to(self.dtype).eval()
+    def network(self) -> DenoisingNetwork:
+        """What a torch model runs, in this precision."""
+        assert isinstance(self.ner.engine, TorchEngine)
+        return self.ner.engine.running
 
 
 def sample_size(loaded: Loaded, sentences: Sequence[Sentence], axes: Axes, seconds: float) -> int:
@@ -198,7 +195,7 @@ def encoder_task(
         # As many at a time as the engine itself runs.
         return lambda: list(engine.workers.map(engine.encoder.run, feeds))
     device = torch.device(loaded.subject.device)
-    transformer = loaded.transformer
+    transformer = loaded.network.encoder.transformer
     moved = [to_tensors(batch, device) for batch in batches]
 
     @torch.inference_mode()

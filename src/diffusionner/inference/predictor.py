@@ -10,7 +10,7 @@ import numpy as np
 from diffusionner.batching import EncodedCorpus
 from diffusionner.inference.decoding import Found, deduplicate, resolve_overlaps
 from diffusionner.inference.engine import Engine
-from diffusionner.inference.span_counts import span_counts
+from diffusionner.inference.span_counts import span_counts, span_slots
 from diffusionner.settings import InferenceSettings
 
 
@@ -43,7 +43,7 @@ def predict(
             batch = corpus.batch(chosen)
             spans = None
             if given is None:
-                slots = _slots(span_counts(batch.lengths, settings.spans))
+                slots = span_slots(span_counts(batch.lengths, settings.spans))
             else:
                 spans, slots = _place(given, corpus, chosen)
             running.append((chosen, engine.reverse(batch, settings, slots, spans, start)))
@@ -57,10 +57,6 @@ def predict(
             if progress is not None:
                 progress(done, total)
     return [resolve_overlaps(found, settings.overlap) for found in collected.values()]
-
-
-def _slots(counts: np.ndarray) -> np.ndarray:
-    return np.asarray(np.arange(counts.max()) < counts[:, None])
 
 
 def _place(

@@ -23,6 +23,11 @@ def span_counts(words: np.ndarray, spans: int | str) -> np.ndarray:
     return np.full(len(words), spans, dtype=np.int64)
 
 
+def span_slots(counts: np.ndarray) -> np.ndarray:
+    """[B, K]: which of the spans of a batch its sentences have."""
+    return np.asarray(np.arange(counts.max()) < counts[:, None])
+
+
 def fewest(spans: int | str) -> int:
     """What every sentence gets at least."""
     return LEAST if spans == AUTO else int(spans)

@@ -28,7 +28,7 @@ class TorchEngine:
         """
         self.network = network
         self.labels = network.labels
-        self.rounded: DenoisingNetwork | None = None
+        self.running = network  # or a rounded copy
         self.borrowed = device is None  # its weights change, so a rounded copy would not last
         if device is not None:
             self._move(device)
@@ -56,8 +56,8 @@ class TorchEngine:
                 f"unknown precision '{precision}'; {nearest(precision, PRECISIONS)}"
             )
         if precision != "float32":
-            self.rounded = copy.deepcopy(self.network).to(PRECISIONS[precision])
-            for module in self.rounded.modules():
+            self.running = copy.deepcopy(self.network).to(PRECISIONS[precision])
+            for module in self.running.modules():
                 if isinstance(module, torch.nn.LSTM) and next(module.parameters()).is_cuda:
                     module.half().flatten_parameters()
 
@@ -70,7 +70,7 @@ class TorchEngine:
         start: int | None = None,
     ) -> Callable[[], np.ndarray]:
         """As `Engine` says. A network in training is put back into training."""
-        network = self.rounded or self.network
+        network = self.running
         device = next(network.parameters()).device
         was_training = network.training
         if was_training:
