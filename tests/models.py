@@ -1,4 +1,4 @@
-"""Models with random weights that find plenty of entities."""
+"""Models with random weights that find plenty of entities, and a run that learns some."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from diffusionner import DiffusionNER, Entity
+from diffusionner import DiffusionNER, Entity, formats
+from diffusionner.corpus import Sentence
 from diffusionner.inference.torch_engine import TorchEngine
 from diffusionner.model import DenoisingNetwork
 from diffusionner.model.pretrained import load_encoder, load_tokenizer, position_limit
@@ -47,9 +48,54 @@ def lively_model(encoder_folder: Path, *changes: str) -> DiffusionNER:
             pointer.output.weight *= 5
         decoder.classifier[-1].weight *= 20
         decoder.classifier[-1].bias[-1] = -1000  # never "no entity"
+        if decoder.initializer is not None:  # some spans are likely, most are not
+            decoder.initializer.project.weight *= 5
+            decoder.initializer.project.bias[-1] -= 5
     limit = position_limit(transformer.config)
     tokenizer = load_tokenizer(encoder_folder, limit)
     return DiffusionNER(TorchEngine(network, "cpu"), tokenizer, settings)
+
+
+def by_heart(sentences: list[Sentence], encoder: Path, folder: Path) -> Settings:
+    """A run that learns a few sentences by heart; the folder gets them and the run."""
+    corpus = str(folder / "nested.jsonl")
+    formats.write(corpus, sentences)
+    return Settings.from_dict(
+        {
+            "data": {"train": corpus, "dev": corpus},
+            "encoder": {
+                "name": str(encoder),
+                "pooling": "mean",
+                "character_filters": 64,
+                "hidden_size": 64,
+                "lstm_layers": 1,
+                "dropout": 0,
+            },
+            "diffusion": {"spans": 24, "timesteps": 100},
+            "decoder": {
+                "layers": 2,
+                "heads": 4,
+                "feedforward": 128,
+                "dropout": 0,
+                "span_pooling": "endpoints",
+            },
+            "training": {
+                "output": str(folder / "run"),
+                "epochs": 100,
+                "frozen_epochs": 0,
+                "batch_size": 4,
+                "draws": 4,
+                "matches_per_entity": 0,
+                "encoder_learning_rate": 2e-3,
+                "learning_rate": 4e-3,
+                "weight_decay": 0,
+                "clip": 0.5,
+                "ema": 0.95,
+                "evaluate_every": 2,
+            },
+            "inference": {"steps": 1, "spans": 24},
+        }
+    )
 
 
 def spans(entities: list[Entity]) -> list[tuple[int, int, str]]:

@@ -66,11 +66,11 @@ def test_batches_hold_words_and_special_tokens(tokenizer):
     batch = everything(corpus)
     ids = tokenizer.hf.convert_tokens_to_ids(["a", "##b", "c", "##d", "##e"])
     assert batch.subwords.tolist() == [
-        [CLS, *ids, SEP, PAD],
-        [CLS, tokenizer.hf.convert_tokens_to_ids("f"), SEP, PAD, PAD, PAD, PAD, PAD],
+        [CLS, *ids, SEP],
+        [CLS, tokenizer.hf.convert_tokens_to_ids("f"), SEP, PAD, PAD, PAD, PAD],
     ]
-    assert batch.attention.tolist() == [[1] * 7 + [0], [1] * 3 + [0] * 5]
-    assert batch.word_of.tolist() == [[2, 0, 0, 1, 1, 1, 2, 2], [2, 0, 2, 2, 2, 2, 2, 2]]
+    assert batch.attention.tolist() == [[1] * 7, [1] * 3 + [0] * 4]
+    assert batch.word_of.tolist() == [[2, 0, 0, 1, 1, 1, 2], [2, 0, 2, 2, 2, 2, 2]]
     assert batch.first.tolist() == [[1, 3], [1, 0]]
     assert batch.lengths.tolist() == [2, 1]
 
@@ -97,9 +97,9 @@ def test_every_word_is_where_it_should_be(tokenizer, nested_sentences, context, 
 def test_the_length_is_rounded_up_but_not_beyond_the_limit(encoder_folder):
     tokenizer = load_tokenizer(encoder_folder, limit=22)
     corpus = encode(tokenizer, document("a " * 3, "a " * 20, doc=None))
-    assert corpus.batch(np.array([0])).subwords.shape[1] == 8
-    assert corpus.batch(np.array([0]), subword_step=5).subwords.shape[1] == 5
-    assert corpus.batch(np.array([1])).subwords.shape[1] == 22
+    assert corpus.batch(np.array([0])).subwords.shape[1] == 5
+    assert corpus.batch(np.array([0]), subword_step=8).subwords.shape[1] == 8
+    assert corpus.batch(np.array([1]), subword_step=8).subwords.shape[1] == 22
     assert corpus.batch(np.array([1])).first.shape[1] == 20
     assert corpus.batch(np.array([1]), word_step=16).first.shape[1] == 32
 
@@ -242,6 +242,7 @@ def test_gold_stands_in_every_window_that_holds_it(tokenizer, budget):
         gold = [tuple(span) for span in batch.gold[row, :count].tolist()]
         assert gold == expected
         assert batch.gold_types[row, :count].tolist() == [1] * count
+        assert (batch.gold_types[row, count:] == -1).all(), "padding has no type"
         placed |= {(w.sentence[row], left + offset, right + offset) for left, right in gold}
     # The windows' overlap, less the two words that its ends may cut, holds every entity as long.
     certain = {
@@ -254,7 +255,9 @@ def test_gold_stands_in_every_window_that_holds_it(tokenizer, budget):
 
 
 def test_without_labels_there_is_no_gold(tokenizer, nested_sentences):
-    assert everything(encode(tokenizer, nested_sentences)).gold_counts.sum() == 0
+    batch = everything(encode(tokenizer, nested_sentences))
+    assert batch.gold_counts.sum() == 0
+    assert (batch.gold_types == -1).all() and (batch.gold == 0).all()
 
 
 # Batches
@@ -374,7 +377,7 @@ def test_characters_tell_capitals_and_order_apart(tokenizer):
         character_filters=4, character_length=5,
     )  # fmt: skip
     codes = everything(corpus).characters[0]
-    assert codes.shape == (6, 5)
+    assert codes.shape == (6, 2), "no wider than the longest word"
     assert len({tuple(row) for row in codes.tolist()}) == 6
     assert ((codes > 0).sum(-1) == [2, 2, 2, 2, 2, 1]).all(), "0 is padding"
     assert codes.max() < 512
@@ -390,6 +393,18 @@ def test_both_ends_of_long_words_are_read(tokenizer):
     assert other == [ord(c) + 1 for c in "abxgh"]
     assert short == long
     assert three == [ord(c) + 1 for c in "abc"] + [0, 0]
+
+
+@pytest.mark.parametrize(("step", "width"), [(1, 7), (4, 8), (32, 20)])
+def test_characters_are_as_wide_as_the_longest_word_of_the_batch(tokenizer, step, width):
+    corpus = encode(
+        tokenizer, document("a abcdefg", "b" * 90, doc=None),
+        character_filters=4, character_length=20,
+    )  # fmt: skip
+    codes = corpus.batch(np.array([0]), character_step=step).characters
+    assert codes.shape == (1, 2, width), "rounded up, but to no more than is read of a word"
+    assert (codes != 0).sum(-1).tolist() == [[1, 7]]
+    assert corpus.batch(np.array([1, 0]), character_step=step).characters.shape == (2, 2, 20)
 
 
 def test_no_character_codes_unless_asked_for(tokenizer):

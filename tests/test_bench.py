@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,15 +14,17 @@ from corpora import EXCERPT
 from models import lively_model
 
 from diffusionner import Entity, formats
-from diffusionner.bench import agreement, sample, scaling, shapes
+from diffusionner.bench import agreement, run, sample, scaling, shapes, training
+from diffusionner.bench.run import Request
 from diffusionner.bench.stages import STAGES
 from diffusionner.bench.subjects import Subject
 from diffusionner.bench.throughput import ENCODER, TEXT, WORDS, Axes
 from diffusionner.bench.timing import Summary, interleave, percentile
 from diffusionner.bench.training import STAGES as TRAINING_STAGES
-from diffusionner.bench.training import WARM_UP, Enough, Speedometer
+from diffusionner.bench.training import Speedometer
 from diffusionner.corpus import Sentence
 from diffusionner.model import pointer
+from diffusionner.settings import Settings
 
 QUICK = ("bench", "--quick", "--seconds", "0.05", "--device", "cpu", "--data", EXCERPT)
 
@@ -143,6 +146,38 @@ def test_another_result_of_the_fast_path_is_an_error(
     assert record["training"] == []
 
 
+def test_every_section_is_saved_when_it_is_measured(
+    cli, lively_folder: Path, monkeypatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "bench.json"
+    saved: list[set[str]] = []
+    expect, measure = agreement.expect, training.measure
+
+    def noted(*arguments):
+        saved.append(set(json.loads(path.read_text())))
+        return expect(*arguments)
+
+    def interrupted(job: training.Job, *arguments):
+        saved.append(set(json.loads(path.read_text())))
+        if job.draws == 2:
+            raise KeyboardInterrupt
+        return measure(job, *arguments)
+
+    monkeypatch.setattr(agreement, "expect", noted)
+    monkeypatch.setattr(training, "measure", interrupted)
+    result = cli(
+        "bench", "--data", EXCERPT, "--device", "cpu", "--model", lively_folder, "--json", path,
+        "--steps", "1", "--spans", "60", "--batch-sizes", "32", "--repeats", "1",
+        "--seconds", "0.05", "--draws", "3,2",
+    )  # fmt: skip
+    assert result.status == 130
+    assert {"throughput", "latency", "stages", "memory"} <= saved[0]
+    assert saved[1] - saved[0] == {"agreement"}
+    assert saved[2] - saved[1] == {"training"}
+    record = json.loads(path.read_text())
+    assert [one["draws"] for one in record["training"]] == [3]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -152,6 +187,7 @@ def test_another_result_of_the_fast_path_is_an_error(
         (("--shape", "minilm", "--precision", "fp16"), "did you mean 'bf16'?"),
         (("--shape", "minilm", "--steps", "1,no"), "--steps: 'no' is no number"),
         (("--shape", "minilm", "--spans", "0"), "--spans: '0' is no number"),
+        (("--shape", "minilm", "--draws", "1,x"), "--draws: 'x' is no number"),
         (("--shape", "tiny", "--device", "cuda:99"), "device 'cuda:99' cannot be used"),
         (("--model", "nowhere"), "no model in 'nowhere'"),
     ],
@@ -180,6 +216,14 @@ def test_measurements_take_turns_and_the_first_is_not_counted() -> None:
     assert max(seconds["a"]) < 0.3
     assert told[0] == ("here", 0, 8)
     assert told[-1] == ("here", 8, 8)
+
+
+def test_on_a_gpu_two_turns_are_not_counted(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    called: list[int] = []
+    tasks = {"a": lambda: called.append(1)}
+    assert len(interleave(tasks, 3, "cuda:0", lambda *words: None, "here")["a"]) == 3
+    assert len(called) == 5
 
 
 def test_summary_and_percentiles() -> None:
@@ -213,6 +257,10 @@ def test_a_sample_has_whole_documents_from_everywhere() -> None:
     assert many[:40] == sentences
     assert [s.words for s in many[40:80]] == [s.words for s in sentences]
     assert len({s.doc for s in many}) == 10 + 10 + 3  # a repetition is no context of the first
+    assert len(sample.exactly(sentences, 18)) == 18
+    assert sample.exactly(sentences, 90) == many
+    uneven = [Sentence(["a"], doc="short"), *(Sentence(["b"], doc="long") for _ in range(50))]
+    assert [len(sample.exactly(uneven, count)) for count in (3, 30, 51, 60)] == [3, 30, 51, 60]
     assert sample.spread(sentences, 4) == sentences[::10]
     assert len(sample.spread(sentences, 0)) == 1
     assert sample.spread(sentences, 1000) == sentences
@@ -220,20 +268,76 @@ def test_a_sample_has_whole_documents_from_everywhere() -> None:
     assert sample.texts([*alone, *sentences[:2]]) == ["a b", "c", "w0.0\nw0.1"]
 
 
-def test_speed_is_not_taken_over_the_end_of_an_epoch() -> None:
-    def train(pause: float) -> list[float]:
-        meter = Speedometer("cpu", 3, 0.02, lambda done, total: None, [4] * 8 + [2])
-        with pytest.raises(Enough):
-            for number in range(10_000):
-                if number % 9 == 0:
-                    time.sleep(pause)
-                time.sleep(0.005)
-                meter.after_update()
-        assert meter.updates > WARM_UP
-        return meter.found
-
-    for speed in train(pause=0.2):  # 4 sentences in 5 ms and a little, never in 200
+@pytest.mark.parametrize("epoch", [2, 9, 1000])  # updates; a window is of at least four
+def test_speed_leaves_out_what_lies_between_epochs(epoch: int) -> None:
+    meter = Speedometer("cpu", 0.02)
+    for number in range(100):
+        first, last = number % epoch == 0, (number + 1) % epoch == 0
+        time.sleep(0.05 if first else 0.005)  # the first has the time between epochs in it
+        meter.after_update(4, last)
+        if len(meter.found) == 3:
+            break
+    for speed in meter.found:  # 4 sentences in 5 ms and a little, never in 50
         assert 200 < speed < 810
+    assert len(meter.found) == 3
+
+
+@pytest.fixture
+def job(encoder_folder: Path, tmp_path: Path, monkeypatch) -> training.Job:
+    """Epochs of six updates, of sentences that need not be cut."""
+    monkeypatch.setattr(training, "EPOCH", 6)
+    sentences = [s for s in formats.read(EXCERPT) if len(s.words) < 16]
+    settings = Settings().override(
+        ["training.batch_size=3", "diffusion.spans=8", "decoder.heads=4", "encoder.lstm_layers=0"]
+    )
+    return training.Job(settings, encoder_folder, sentences, tmp_path, 1)
+
+
+def watch(trainer: training.Watched, monkeypatch) -> list[int]:
+    """Train; the number of each update, from 1, that was counted for the speed."""
+    counted: list[int] = []
+    after_update = trainer.meter.after_update
+
+    def note(sentences: int, last: bool) -> None:
+        number = trainer.progress.step + 1
+        counted.append(number)
+        assert sentences == 3
+        assert last == (number % 6 == 0)
+        after_update(sentences, last)
+
+    monkeypatch.setattr(trainer.meter, "after_update", note)
+    trainer.run_until_enough()
+    return counted
+
+
+def test_training_warms_up_before_its_speed_is_taken(job, monkeypatch) -> None:
+    told: list[tuple[int, int]] = []
+    trainer = training.Watched(job.prepare(), 2, 0.3, lambda *given: told.append(given))
+    counted = watch(trainer, monkeypatch)
+    assert counted[0] >= training.WARM_UP
+    assert counted[-1] > 6  # a window goes on in the next epoch
+    assert len(trainer.meter.found) == 2
+    assert told[-1] == (2, 2)
+    assert trainer.clock is not None
+    assert training.WARM_UP <= len(trainer.clock.found) <= training.STAGE_UPDATES
+    assert trainer.clock.medians().keys() == TRAINING_STAGES.keys()
+    assert not list(job.folder.rglob("*.safetensors"))  # nothing of it is kept
+
+
+def test_where_steps_are_recorded_an_epoch_is_the_warm_up(job, monkeypatch) -> None:
+    trainer = training.Watched(job.prepare(), 1, 0.02, lambda *given: None)
+    monkeypatch.setattr(trainer, "_record_largest", lambda: None)  # needs a GPU
+    trainer.uses_graphs = True
+    counted = watch(trainer, monkeypatch)
+    assert counted[0] == 7
+    assert len(trainer.meter.found) == 1
+
+
+def test_the_record_says_what_training_ran_on(job, monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    settings = job.settings.override(["training.cuda_graphs=true"])
+    found = training.measure(replace(job, settings=settings), 1, 0.05, lambda *given: None)
+    assert (found["device"], found["precision"], found["cuda_graphs"]) == ("cpu", "float32", False)
 
 
 def test_compare_forgives_only_what_rounding_does() -> None:
@@ -244,6 +348,84 @@ def test_compare_forgives_only_what_rounding_does() -> None:
     assert agreement.compare([[one]], [[one, sure]], 2.5)[:4] == (0, 1, 2, 1)
     moved = one._replace(score=0.8)
     assert agreement.compare([[one], []], [[moved], []], 2.5) == (2, 1, 1, 1, pytest.approx(0.1))
+
+
+def test_the_plain_network_runs_once_for_all_precisions(lively_folder: Path, monkeypatch) -> None:
+    loaded: list[str] = []
+    load_plain = Subject.load_plain
+
+    def noted(self: Subject):
+        loaded.append(self.name)
+        return load_plain(self)
+
+    monkeypatch.setattr(Subject, "load_plain", noted)
+    request = Request(
+        EXCERPT, (lively_folder,), None, Settings(), None, "cpu", ("bf16",),
+        Axes((1, 5), (60,), (8,), 1, 60, 8), 1, 0.05, (), 10, False,
+    )  # fmt: skip
+    subjects = [Subject("lively", lively_folder, "cpu")]
+    found = run._agreement(request, subjects, formats.read(EXCERPT), lambda *words: None)
+    pairs = [(one["precision"], one["steps"]) for one in found]
+    assert pairs == [("float32", 1), ("float32", 5), ("bf16", 1), ("bf16", 5)]
+    assert [one["sentences"] for one in found] == [10] * 4
+    assert loaded == ["lively"]
+
+
+def test_a_slow_plain_network_is_asked_for_few_sentences(
+    encoder_folder: Path, monkeypatch, tmp_path: Path
+) -> None:
+    """The last of them still has the sentences behind it as context, on both sides."""
+    lively_model(encoder_folder, "encoder.context=2").save_pretrained(tmp_path / "model")
+    subject = Subject("lively", tmp_path / "model", "cpu")
+    sentences = formats.read(EXCERPT)[:40]
+    monkeypatch.setattr(agreement, "PATIENCE", 0.0)
+    expected = agreement.expect(subject, sentences, (1, 3))
+    assert [one.steps for one in expected] == [1, 3]
+    for one in expected:
+        assert agreement.FEW <= len(one.entities) < 10
+        assert one.sentences == sentences[: len(one.entities) + 2]
+        found = agreement.check(subject, "float32", subject.load(), one, batch_size=8)
+        assert found.holds
+        assert (found.sentences, found.f1) == (len(one.entities), 1.0)
+    monkeypatch.setattr(agreement, "PATIENCE", 1e6)
+    (one,) = agreement.expect(subject, sentences[:12], (1,))
+    assert len(one.entities) == 12
+
+
+@pytest.mark.parametrize("random", [True, False])
+def test_scores_decide_only_of_trained_weights(lively_folder: Path, random: bool) -> None:
+    """Rounding chooses between duplicates of random weights, which may differ in score."""
+    subject = Subject("lively", lively_folder, "cpu", random)
+    fast = subject.load()
+    (expected,) = agreement.expect(subject, formats.read(EXCERPT)[:8], (1,))
+
+    def holds(entities: list[list[Entity]]) -> bool:
+        given = replace(expected, entities=entities)
+        return agreement.check(subject, "float32", fast, given, batch_size=4).holds
+
+    assert holds(expected.entities)
+    moved = [[e._replace(score=e.score - 0.02) for e in found] for found in expected.entities]
+    assert holds(moved) == random
+    other = [[e._replace(label="other") for e in found] for found in expected.entities]
+    assert not holds(other)
+
+
+def test_tf32_is_off_only_while_results_are_compared(lively_folder: Path, monkeypatch) -> None:
+    subject = Subject("lively", lively_folder, "cpu")
+    fast = subject.load()
+    (expected,) = agreement.expect(subject, formats.read(EXCERPT)[:4], (1,))
+    allowed: list[bool] = []
+    predict = fast.predict_tokens
+
+    def noted(*arguments, **options):
+        allowed.append(torch.backends.cudnn.allow_tf32)
+        return predict(*arguments, **options)
+
+    monkeypatch.setattr(fast, "predict_tokens", noted)
+    before = torch.backends.cudnn.allow_tf32
+    agreement.check(subject, "float32", fast, expected, batch_size=4)
+    assert allowed == [False]
+    assert torch.backends.cudnn.allow_tf32 == before
 
 
 def test_position_tells_a_stream_that_slows_down() -> None:

@@ -15,7 +15,7 @@ from diffusionner.evaluation.scorer import score
 from diffusionner.inference.decoding import Found, deduplicate, resolve_overlaps, to_spans
 from diffusionner.inference.predictor import predict
 from diffusionner.inference.torch_engine import read_out
-from diffusionner.model import Prediction
+from diffusionner.model import Prediction, Restored
 from diffusionner.model.pretrained import load_tokenizer
 from diffusionner.settings import EncoderSettings, InferenceSettings
 from diffusionner.training.selection import GRID, best_threshold
@@ -34,8 +34,14 @@ def pointing(spans: list[tuple[int, int, int]], words: int = 6, types: int = 2) 
     return Prediction(left, right, kinds)
 
 
+def full(prediction: Prediction, initial: torch.Tensor | None = None) -> Restored:
+    """All its spans count."""
+    slots = torch.ones(prediction.left.shape[0], prediction.left.shape[2], dtype=torch.bool)
+    return Restored(prediction, slots, initial)
+
+
 def test_read_out_takes_the_likeliest():
-    table = read_out(pointing([(1, 4, 0), (2, 2, 1)]), torch.ones(1, 2, dtype=torch.bool))
+    table = read_out(full(pointing([(1, 4, 0), (2, 2, 1)])))
     assert table.shape == (1, 2, 5)
     assert table[0, :, :3].tolist() == [[1, 4, 0], [2, 2, 1]]
     type_p = np.exp(3) / (np.exp(3) + 2)
@@ -47,10 +53,11 @@ def test_read_out_takes_the_likeliest():
 def test_read_out_drops_what_is_no_entity():
     spans = [(0, 3, 0), (0, 3, 2), (3, 2, 0), (5, 0, 1), (5, 5, 1)]
     slots = torch.ones(1, 5, dtype=torch.bool)
-    kept = read_out(pointing(spans), slots)[0, :, 3] >= 0
+    kept = read_out(Restored(pointing(spans), slots, None))[0, :, 3] >= 0
     assert kept.tolist() == [True, False, False, False, True]
     slots[0, 0] = False
-    assert (read_out(pointing(spans), slots)[0, :, 3] >= 0).tolist() == [False] * 4 + [True]
+    kept = read_out(Restored(pointing(spans), slots, None))[0, :, 3] >= 0
+    assert kept.tolist() == [False] * 4 + [True]
 
 
 @pytest.mark.parametrize("level", [40.0, -200.0])
@@ -61,9 +68,23 @@ def test_read_out_tells_scores_apart_that_round_to_the_same_probability(level):
     prediction = Prediction(scores.clone(), scores.clone(), torch.tensor([[[[3.0, 0], [3, 0]]]]))
     prediction.left[0, 0, :, [1, 2]] += torch.eye(2)
     prediction.right[0, 0, :, 3] += 1
-    table = read_out(prediction, torch.ones(1, 2, dtype=torch.bool))
+    table = read_out(full(prediction))
     assert table[0, :, :2].tolist() == [[1, 3], [2, 3]]
     assert (table[0, :, 3] > 0).all()
+
+
+def test_read_out_asks_the_initializer_for_half_of_the_total():
+    """Its view is of the whole span; boundaries, type and its probability are the decoder's."""
+    spans = [(1, 4, 0), (2, 2, 1), (3, 2, 0), (1, 4, 2), (0, 5, 1)]
+    initial = 3 * torch.randn(1, 6, 6, generator=torch.Generator().manual_seed(0))
+    plain, table = read_out(full(pointing(spans))), read_out(full(pointing(spans), initial))
+    assert torch.equal(table[..., [0, 1, 2, 4]], plain[..., [0, 1, 2, 4]])
+    for slot in (0, 1, 4):
+        left, right, _ = spans[slot]
+        own = 3 / (1 + np.exp(-initial[0, left, right].item()))
+        expected = (plain[0, slot, 3].item() + own) / 2
+        assert table[0, slot, 3].item() == pytest.approx(expected, abs=1e-6)
+    assert table[0, [2, 3], 3].tolist() == [-1, -1], "no entities, however likely the spans"
 
 
 # De-duplication and windows
@@ -166,6 +187,7 @@ class Pointing:
     """An engine that finds every run of words equal to 'x' that its window holds."""
 
     labels = ("A", "B")
+    subword_step = 1
 
     def __init__(self, sentences: list[Sentence], corpus: EncodedCorpus) -> None:
         self.sentences, self.corpus = sentences, corpus
@@ -185,8 +207,9 @@ class Pointing:
         most = int(batch.lengths.max())
         spans = slots.shape[1]
         parts = [pointing(row + [(0, 0, 2)] * (spans - len(row)), words=most) for row in rows]
-        read = (read_out(part, torch.from_numpy(s)) for part, s in zip(parts, slots, strict=True))
-        table = np.concatenate([one.numpy() for one in read])
+        given = zip(parts, torch.from_numpy(slots), strict=True)
+        read = [read_out(Restored(part, own, None)).numpy() for part, own in given]
+        table = np.concatenate(read)
         return lambda: table
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,8 +16,14 @@ from diffusionner.diffusion import Coordinates, Schedule, mix_keys
 from diffusionner.model import Prediction
 from diffusionner.model.tensors import to_tensors
 from diffusionner.settings import Settings
-from diffusionner.training.matching import finite, match, matched_count, matching_cost
-from diffusionner.training.objective import DenoisingObjective, NoisySpans, NotFinite
+from diffusionner.training.matching import (
+    finite,
+    match,
+    matched_count,
+    matching_cost,
+    overlap,
+)
+from diffusionner.training.objective import DenoisingObjective, NoisySpans, NotFinite, Step
 from diffusionner.training.optimisation import Phases
 
 # (spans K, entities N, matches) → how many spans each entity takes
@@ -120,6 +127,9 @@ def test_matching_cost_is_the_sum_of_three_probabilities():
     gold = torch.tensor([[[0, 3], [1, 1], [2, 5]], [[4, 5], [0, 0], [0, 0]]])
     types = torch.tensor([[0, 1, 1], [1, 0, 0]])
     cost = matching_cost(prediction, gold, types)
+    # What the cost of padding is does not matter, but it must not fail.
+    padded = matching_cost(prediction, gold, torch.tensor([[0, 1, 1], [1, -1, -1]]))
+    assert torch.equal(padded[0], cost[0]) and torch.equal(padded[1, ..., 0], cost[1, ..., 0])
     assert cost.shape == (2, 3, 4, 3)
     for b, d, k, n in itertools.product(range(2), range(3), range(4), range(3)):
         left = 1 / (1 + math.exp(-prediction.left[b, d, k, gold[b, n, 0]]))
@@ -127,6 +137,21 @@ def test_matching_cost_is_the_sum_of_three_probabilities():
         exponentials = [math.exp(v) for v in prediction.types[b, d, k]]
         kind = exponentials[types[b, n]] / sum(exponentials)
         assert cost[b, d, k, n].item() == pytest.approx(-(left + right + kind), abs=1e-5)
+
+
+def test_overlap_is_the_share_of_words_in_both():
+    random = np.random.default_rng(0)
+    spans = np.sort(random.integers(0, 9, (2, 3, 20, 2)), -1)
+    gold = np.sort(random.integers(0, 9, (2, 5, 2)), -1)
+    present = np.array([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]]) > 0
+    found = overlap(torch.from_numpy(spans), torch.from_numpy(gold))
+    masked = overlap(*map(torch.from_numpy, (spans, gold, present)))
+    assert found.shape == masked.shape == (2, 3, 20, 5)
+    for b, d, k, n in np.ndindex(*found.shape):
+        one, other = (set(range(left, right + 1)) for left, right in (spans[b, d, k], gold[b, n]))
+        expected = len(one & other) / len(one | other)
+        assert found[b, d, k, n].item() == pytest.approx(expected)
+        assert masked[b, d, k, n].item() == pytest.approx(expected if present[b, n] else 0.0)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -153,8 +178,11 @@ class FixedNetwork(nn.Module):
         self.coordinates = Coordinates(settings.diffusion.coordinates, settings.diffusion.scale)
         self.schedule = Schedule(settings.diffusion.schedule, settings.diffusion.timesteps)
 
-    def forward(
-        self, batch: Batch[torch.Tensor], spans: torch.Tensor, t: torch.Tensor, freeze_encoder: bool
+    def encode_in_training(self, batch: Batch[torch.Tensor], freeze: bool) -> SimpleNamespace:
+        return SimpleNamespace(initial=None)
+
+    def decoder(
+        self, sentence: SimpleNamespace, spans: torch.Tensor, t: torch.Tensor
     ) -> Prediction:
         return self.prediction
 
@@ -165,6 +193,7 @@ def make_batch(
     """A batch of (left, right, type) entities; nothing here looks at its subwords."""
     most, entities = max(lengths), max(1, *(len(g) for g in gold)) + padding
     table = np.zeros((len(gold), entities, 3), dtype=np.int64)
+    table[..., 2] = -1
     for row, found in zip(table, gold, strict=True):
         row[: len(found)] = np.array(found, dtype=np.int64).reshape(-1, 3)
     blank = np.zeros((len(gold), most), dtype=np.int64)
@@ -304,6 +333,81 @@ def test_matched_spans_count_over_draws():
     prediction = random_prediction(3, 3, SPANS, 6, TYPES)
     objective = objective_of(prediction, "training.matches_per_entity=2")
     assert objective.matched_spans(np.array([2, 0, 1])) == 3 * (4 + 0 + 2)
+
+
+# Six words with an entity of three and one of a single word, and what was denoised.
+NEAR_GOLD = [[(0, 2, 1), (4, 4, 0)]]
+NEAR_SPANS = torch.tensor([[[[1, 2], [5, 5], [0, 2], [3, 4], [0, 5]]]])
+# Of the first entity they have 2/3, 0, 1, 0 and 1/2, of the second 0, 0, 0, 1/2 and 1/6.
+
+
+def near_step() -> Step:
+    """The second span is a little more like the first entity, all else is equal."""
+    prediction = Prediction(
+        torch.zeros(1, 1, SPANS, 6),
+        torch.zeros(1, 1, SPANS, 6),
+        torch.zeros(1, 1, SPANS, TYPES + 1),
+    )
+    prediction.left[0, 0, 1, 0] = 0.1
+    return Step(NEAR_SPANS, prediction, None)
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.5, 2.0])
+def test_spans_that_overlap_an_entity_cost_less(weight):
+    step, tensors = near_step(), to_tensors(make_batch([6], NEAR_GOLD), torch.device("cpu"))
+    plain = matching_cost(step.prediction, tensors.gold, tensors.gold_types)
+    objective = objective_of(step.prediction, f"training.overlap_cost={weight}")
+    costs = objective.costs(step, tensors)
+    shares = torch.tensor([[2 / 3, 0], [0, 0], [1, 0], [0, 1 / 2], [1 / 2, 1 / 6]])
+    assert torch.allclose(costs, plain - weight * shares, atol=1e-6)
+    assigned = objective.assign(costs.numpy(), np.array([2]))[0, 0].tolist()
+    # Without it the prediction alone counts, with it also where the spans are.
+    if weight:
+        assert assigned == [-1, -1, 0, 1, -1]
+    else:
+        assert assigned[1] == 0
+
+
+@pytest.mark.parametrize(
+    ("near", "expected"),
+    [
+        (0.0, [-1, -1, 0, -1, -1]),
+        (1.0, [-1, -1, 0, -1, -1]),
+        (0.6, [0, -1, 0, -1, -1]),
+        (0.5, [0, -1, 0, 1, 0]),
+        (0.1, [0, -1, 0, 1, 0]),  # the last has more of the first entity
+    ],
+)
+def test_spans_near_an_entity_are_given_to_it(near, expected):
+    batch = make_batch([6], NEAR_GOLD, padding=2)  # the padding is no entity at word 0
+    tensors = to_tensors(batch, torch.device("cpu"))
+    step = Step(NEAR_SPANS, random_prediction(1, 1, SPANS, 6, TYPES), None)
+    matched = torch.tensor([[[-1, -1, 0, -1, -1]]])
+    found = objective_of(step.prediction, f"training.near={near}").loss(step, tensors, matched)
+    plain = objective_of(step.prediction).loss(step, tensors, torch.tensor([[expected]]))
+    assert found.item() == pytest.approx(plain.item(), rel=1e-6)
+
+
+def test_what_is_matched_stays_so_however_near_another_is():
+    tensors = to_tensors(make_batch([6], NEAR_GOLD), torch.device("cpu"))
+    step = Step(NEAR_SPANS, random_prediction(1, 1, SPANS, 6, TYPES), None)
+    matched = torch.tensor([[[1, 0, 1, 0, 1]]])
+    losses = [
+        objective_of(step.prediction, *changes).loss(step, tensors, matched).item()
+        for changes in ((), ("training.near=0.1",))
+    ]
+    assert losses[0] == losses[1]
+
+
+def test_without_entities_nothing_is_near():
+    tensors = to_tensors(make_batch([6, 6], [[], []]), torch.device("cpu"))
+    step = Step(NEAR_SPANS.expand(2, 1, SPANS, 2), random_prediction(2, 1, SPANS, 6, TYPES), None)
+    nothing = torch.full((2, 1, SPANS), -1)
+    losses = [
+        objective_of(step.prediction, *changes).loss(step, tensors, nothing).item()
+        for changes in ((), ("training.near=0.1", "training.overlap_cost=1"))
+    ]
+    assert losses[0] == losses[1]
 
 
 @pytest.mark.parametrize("field", ["left", "right", "types"])

@@ -226,10 +226,14 @@ def test_steps_seed_and_noise_matter(build, tokenizer, nested_sentences):
     corpus = EncodedCorpus(nested_sentences[:4], tokenizer, network_settings(network))
     batch = tensors_of(corpus)
     base, slots = InferenceSettings(steps=4), full(4, 12)
-    scores = network.reverse(batch, base, slots).types
-    assert torch.equal(scores, network.reverse(batch, base, slots).types)
+
+    def types(options: InferenceSettings) -> torch.Tensor:
+        return network.reverse(batch, options, slots).prediction.types
+
+    scores = types(base)
+    assert torch.equal(scores, types(base))
     for other in (replace(base, steps=2), replace(base, seed=1), replace(base, eta=1.0)):
-        assert not torch.allclose(scores, network.reverse(batch, other, slots).types, atol=1e-4)
+        assert not torch.allclose(scores, types(other), atol=1e-4)
 
 
 @pytest.mark.parametrize("eta", [0.0, 0.7])
@@ -248,7 +252,7 @@ def test_every_step_has_noise_of_its_own(build, tokenizer, nested_sentences, mon
 
     monkeypatch.setattr(network, "denoise", recording)
     last = network.reverse(batch, InferenceSettings(steps=4, eta=eta, seed=5), full(3, 7))
-    assert [t for _, t, _ in seen] == [100, 75, 50, 25] and last is seen[-1][2]
+    assert [t for _, t, _ in seen] == [100, 75, 50, 25] and last.prediction is seen[-1][2]
 
     def noise(step: int) -> torch.Tensor:
         return torch.from_numpy(gaussian_noise(mix_keys(batch.keys, 5, step), 1, 7, 2))
@@ -269,12 +273,36 @@ def test_given_spans_replace_the_noise(build, tokenizer, nested_sentences):
     batch = tensors_of(corpus)
     given = torch.tensor([[[0, 2], [1, 1]], [[2, 4], [0, 0]]])
     options = InferenceSettings(steps=1)
-    prediction = network.reverse(batch, options, full(2, 2), given, start=40)
+    prediction = network.reverse(batch, options, full(2, 2), given, start=40).prediction
     with torch.no_grad():
         t = torch.full((2, 1), 40)
         direct = network.decoder(network.encode(batch), given[:, None], t)
     assert torch.allclose(prediction.types, direct.types, atol=1e-5)
     assert torch.allclose(prediction.left, direct.left, atol=1e-5)
+
+
+@pytest.mark.parametrize("step", [1, 8])
+def test_batches_are_as_long_as_the_engine_likes(build, tokenizer, nested_sentences, step):
+    network = build()
+    corpus = EncodedCorpus(nested_sentences[:5], tokenizer, network_settings(network))
+    engine = TorchEngine(network)
+    assert engine.subword_step == 1, "on a CPU padding costs as much as anything"
+    lengths: list[int] = []
+
+    class Watched:
+        labels = network.labels
+        subword_step = step
+
+        def reverse(self, batch, *rest):
+            lengths.append(batch.subwords.shape[1])
+            return engine.reverse(batch, *rest)
+
+    options = InferenceSettings(steps=1, spans=9, batch_size=1)
+    found = predict(Watched(), corpus, range(5), options)
+    sizes = corpus.windows.piece_end - corpus.windows.piece_start + tokenizer.special_count
+    assert lengths == [-(-size // step) * step for size in sorted(sizes.tolist())]
+    expected = predict(engine, corpus, range(5), options)
+    assert [[e[:3] for e in own] for own in found] == [[e[:3] for e in own] for own in expected]
 
 
 def test_predicting_leaves_the_network_as_it_was(build, tokenizer, nested_sentences):
@@ -303,11 +331,14 @@ def test_padding_to_few_shapes_changes_nothing(build, tokenizer, nested_sentence
     assert padded.subwords.shape[1] % BUCKETS[0] == 0
     assert padded.first.shape[1] % BUCKETS[1] == 0
     assert padded.gold.shape[1] == BUCKETS[2]
+    assert padded.characters.shape[2] > plain.characters.shape[2]
     spans = torch.tensor([[0, 0], [1, 2], [0, 3]]).expand(4, 2, 3, 2)
     t = torch.tensor([5, 50]).expand(4, 2)
     with torch.no_grad():
-        expected = network(plain, spans, t)
-        found = network(padded, spans, t)
+        expected, found = (
+            network.decoder(network.encode_in_training(batch, freeze=False), spans, t)
+            for batch in (plain, padded)
+        )
     words = plain.first.shape[1]
     assert torch.allclose(found.left[..., :words], expected.left, atol=1e-4)
     assert torch.allclose(found.right[..., :words], expected.right, atol=1e-4)

@@ -318,14 +318,14 @@ def test_given_spans_with_context(contextual, nested_sentences):
     assert_same(with_empty, expected)
 
 
-def test_start_and_steps_matter(ner, nested_sentences):
+def test_the_timestep_matters(ner, nested_sentences):
     sentences = [s.words for s in nested_sentences[:8]]
     given = [[(0, 1), (1, 4)]] * 8
-    early = ner.predict_tokens(sentences, from_spans=given, start=5)
-    late = ner.predict_tokens(sentences, from_spans=given, start=100)
+    early = ner.predict_tokens(sentences, from_spans=given, timestep=5)
+    late = ner.predict_tokens(sentences, from_spans=given, timestep=100)
     default = ner.predict_tokens(sentences, from_spans=given)
     assert early != late
-    assert_same(default, ner.predict_tokens(sentences, from_spans=given, start=20))
+    assert_same(default, ner.predict_tokens(sentences, from_spans=given, timestep=20))
 
 
 @pytest.mark.parametrize("span", [(0, 3), (-1, 1), (1, 1), (2, 1), (2, 3)])
@@ -334,10 +334,10 @@ def test_bad_spans_are_errors(ner, span):
         ner.predict_tokens([["x"], ["a", "b"]], from_spans=[[], [(0, 1), span]])
 
 
-@pytest.mark.parametrize("start", [0, 1, 101])
-def test_impossible_starts_are_errors(ner, start):
-    with pytest.raises(SettingsError, match=rf"start={start}.*expected 2 to 100"):
-        ner.predict_tokens([["a"]], from_spans=[[(0, 1)]], start=start)
+@pytest.mark.parametrize("timestep", [0, 1, 101])
+def test_impossible_timesteps_are_errors(ner, timestep):
+    with pytest.raises(SettingsError, match=rf"timestep={timestep}.*expected 2 to 100"):
+        ner.predict_tokens([["a"]], from_spans=[[(0, 1)]], timestep=timestep)
 
 
 def test_arguments_that_do_not_fit_together(ner):
@@ -346,7 +346,7 @@ def test_arguments_that_do_not_fit_together(ner):
     with pytest.raises(ValueError, match="1 docs for 2"):
         ner.predict_tokens([["a"], ["b"]], docs=["x"])
     with pytest.raises(ValueError, match="from_spans"):
-        ner.predict_tokens([["a"]], start=5)
+        ner.predict_tokens([["a"]], timestep=5)
 
 
 def test_given_spans_in_long_sentences(ner, nested_sentences):

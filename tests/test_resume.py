@@ -46,13 +46,16 @@ def processes() -> Iterator[multiprocessing.context.BaseContext]:
 
 @pytest.fixture
 def settings(tiny_settings: Settings) -> Settings:
-    """Dropout, a frozen phase, averaged weights, and a dev F1 that changes with every epoch.
+    """Dropout, a frozen phase, averaged weights, an initializer, which has a step of its own in
+    every update, and a dev F1 that changes with every epoch.
 
     The state is saved after every update.
     """
     settings = tiny_settings.override(
         [
             f"data.dev={tiny_settings.data.train}",
+            "decoder.initializer=true",
+            "inference.start=candidates",
             "training.checkpoint_minutes=0",
             "training.learning_rate=5e-3",
             "training.ema=0.5",

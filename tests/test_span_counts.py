@@ -16,9 +16,9 @@ from diffusionner import DiffusionNER
 from diffusionner.batching import Batch, EncodedCorpus
 from diffusionner.corpus import Sentence, Span
 from diffusionner.data.reach import Reach, Room, Window
+from diffusionner.diffusion.span_counts import LEAST, MOST, fewest, span_counts
 from diffusionner.errors import SettingsError
 from diffusionner.inference.predictor import predict
-from diffusionner.inference.span_counts import LEAST, MOST, fewest, span_counts
 from diffusionner.model.pretrained import load_tokenizer
 from diffusionner.settings import EncoderSettings, InferenceSettings, Settings
 
@@ -53,6 +53,7 @@ class Recording:
     """An engine that finds nothing but notes what it was given."""
 
     labels = ("A",)
+    subword_step = 1
 
     def __init__(self) -> None:
         self.seen: list[tuple[np.ndarray, np.ndarray]] = []

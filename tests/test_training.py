@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from models import by_heart
 from safetensors.torch import load_file
 
 from diffusionner import DiffusionNER, formats
@@ -31,44 +32,7 @@ def learned(
 ) -> tuple[Settings, Outcome]:
     """A run that is to learn 32 nested sentences by heart."""
     folder = tmp_path_factory.mktemp("learned")
-    corpus = str(folder / "nested.jsonl")
-    formats.write(corpus, nested_sentences)
-    settings = Settings.from_dict(
-        {
-            "data": {"train": corpus, "dev": corpus},
-            "encoder": {
-                "name": str(still_encoder),
-                "pooling": "mean",
-                "character_filters": 64,
-                "hidden_size": 64,
-                "lstm_layers": 1,
-                "dropout": 0,
-            },
-            "diffusion": {"spans": 24, "timesteps": 100},
-            "decoder": {
-                "layers": 2,
-                "heads": 4,
-                "feedforward": 128,
-                "dropout": 0,
-                "span_pooling": "endpoints",
-            },
-            "training": {
-                "output": str(folder / "run"),
-                "epochs": 100,
-                "frozen_epochs": 0,
-                "batch_size": 4,
-                "draws": 4,
-                "matches_per_entity": 0,
-                "encoder_learning_rate": 2e-3,
-                "learning_rate": 4e-3,
-                "weight_decay": 0,
-                "clip": 0.5,
-                "ema": 0.95,
-                "evaluate_every": 2,
-            },
-            "inference": {"steps": 1, "spans": 24},
-        }
-    )
+    settings = by_heart(nested_sentences, still_encoder, folder)
     return settings, train(settings)
 
 
@@ -322,6 +286,8 @@ VARIANTS = [
     ["encoder.context=2", "encoder.max_subwords=40", "training.no_entity_weight=0.1"],
     ["diffusion.spans=2", "inference.spans=1", "training.clip=0", "training.warmup=0"],
     ["training.batch_size=100", "inference.batch_size=1", "diffusion.timesteps=2"],
+    ["decoder.initializer=true", "inference.start=candidates", "inference.spans=auto"],
+    ["training.near=0.6", "training.overlap_cost=2", "decoder.initializer=true"],
 ]
 
 
@@ -373,7 +339,12 @@ def test_the_format_of_the_corpora_can_be_told(tiny_settings, tmp_path):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
 def test_graphed_gradients_are_those_of_the_plain_network(tiny_settings):
     settings = tiny_settings.override(
-        ["training.cuda_graphs=true", "training.precision=float32", "encoder.dropout=0"]
+        [
+            "training.cuda_graphs=true",
+            "training.precision=float32",
+            "encoder.dropout=0",
+            "training.frozen_epochs=0",
+        ]
     )
     trainer = Trainer(settings, resume=False)
     trainer._enter_phase(0)

@@ -34,7 +34,7 @@ class Batch(Generic[Array]):
     lengths: Array  # [B] words
     characters: Array  # [B, M, C] codes of the words' characters
     gold: Array  # [B, N, 2] left and right word, inclusive
-    gold_types: Array  # [B, N]
+    gold_types: Array  # [B, N], -1 for padding
     # Noise and matching are made on the host, which always has these:
     keys: np.ndarray  # [B] noise keys of the sentences
     gold_counts: np.ndarray  # [B]
@@ -112,9 +112,14 @@ class EncodedCorpus:
         return gold, np.array(kinds, dtype=np.int64), _offsets(counts)
 
     def batch(
-        self, chosen: np.ndarray, subword_step: int = 8, word_step: int = 1, gold_step: int = 1
+        self,
+        chosen: np.ndarray,
+        subword_step: int = 1,
+        word_step: int = 1,
+        gold_step: int = 1,
+        character_step: int = 1,
     ) -> Batch[np.ndarray]:
-        """Gather the chosen windows into arrays; L, M and N are rounded up to multiples."""
+        """Gather the chosen windows into arrays; L, M, N and C are rounded up to multiples."""
         w = self.windows
         prefix, suffix = self.tokenizer.prefix, self.tokenizer.suffix
         starts, ends = w.piece_start[chosen], w.piece_end[chosen]
@@ -142,6 +147,8 @@ class EncodedCorpus:
         flat_words = np.where(real, w.word_start[chosen][:, None] + position, 0)
         first = np.where(real, self.piece_offset[flat_words] - starts[:, None] + len(prefix), 0)
         characters = np.where(real[..., None], self.characters[self.word_kind[flat_words]], 0)
+        width = int((characters != 0).sum(-1).max(initial=1))  # of the longest word
+        characters = characters[..., : _round_up(width, character_step)]
 
         gold_start = self.gold_offset[chosen]
         counts = self.gold_offset[chosen + 1] - gold_start
@@ -150,10 +157,10 @@ class EncodedCorpus:
         flat_gold = np.where(known, gold_start[:, None] + slots, 0)
         if len(self.gold):
             gold = np.where(known[..., None], self.gold[flat_gold], 0)
-            gold_types = np.where(known, self.gold_types[flat_gold], 0)
+            gold_types = np.where(known, self.gold_types[flat_gold], -1)
         else:
             gold = np.zeros((*known.shape, 2), dtype=np.int64)
-            gold_types = np.zeros(known.shape, dtype=np.int64)
+            gold_types = np.full(known.shape, -1)
         return Batch(
             subwords=subwords.astype(np.int64),
             attention=attention.astype(np.int64),

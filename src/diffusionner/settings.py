@@ -93,6 +93,9 @@ class DecoderSettings:
     heads: int = setting(8, "Attention heads.", 1)
     feedforward: int = setting(1024, "Width of the feed-forward layers.", 1)
     dropout: float = setting(0.1, "Dropout in the decoder.", 0.0, 0.9)
+    initializer: bool = setting(
+        False, "Also score every span of a sentence: the likeliest are candidates to start from."
+    )
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,15 @@ class TrainingSettings:
     matches_per_entity: int = setting(
         1, "Noisy spans matched to each entity (1: the paper; 0: as many as fit into K).", 0
     )
+    overlap_cost: float = setting(
+        0.0, "Matching also costs this much for a span that does not overlap the entity.", 0.0
+    )
+    near: float = setting(
+        0.0,
+        "Unmatched spans that overlap an entity this much are given to it too (0 = none).",
+        0.0,
+        1.0,
+    )
     no_entity_weight: float = setting(1.0, "Weight of unmatched spans in the type loss.", 0.0)
     tune_threshold: bool = setting(True, "Choose the threshold on dev after every evaluation.")
     evaluate_every: int = setting(1, "Epochs between evaluations on dev.", 1)
@@ -134,6 +146,9 @@ class InferenceSettings:
     steps: int = setting(5, "Gamma, the denoising steps.", 1)
     spans: int | Literal["auto"] = setting(
         "auto", "K_eval, the noisy spans of a sentence; auto = by its length.", 1
+    )
+    start: Literal["noise", "candidates"] = setting(
+        "noise", "What is denoised: Gaussian spans, or the candidates of the initializer."
     )
     eta: float = setting(0.0, "DDIM's eta: 0 = deterministic, 1 = as noisy as DDPM.", 0.0, 1.0)
     threshold: float = setting(2.5, "Phi, on the sum of the three probabilities.", 0.0, 3.0)
@@ -239,6 +254,11 @@ class Settings:
             raise SettingsError(
                 f"{origin}: inference.steps={self.inference.steps} exceeds "
                 f"diffusion.timesteps={self.diffusion.timesteps}; use at most that many"
+            )
+        if self.inference.start == "candidates" and not self.decoder.initializer:
+            raise SettingsError(
+                f"{origin}: inference.start=candidates needs a model with decoder.initializer=true;"
+                " use inference.start=noise"
             )
         hidden = self.encoder.hidden_size
         if hidden is not None and hidden % self.decoder.heads:

@@ -104,6 +104,36 @@ def plain_pair(
     return plain, DiffusionNER.from_pretrained(folder)
 
 
+@pytest.fixture(scope="session")
+def initialized(encoder_folder: Path) -> DiffusionNER:
+    """A model that starts from the candidates of its initializer."""
+    return lively_model(
+        encoder_folder,
+        "decoder.initializer=true",
+        "inference.start=candidates",
+        "inference.spans=auto",
+    )
+
+
+@pytest.fixture(scope="session")
+def initialized_export(
+    initialized: DiffusionNER,
+    sentences: list[list[str]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    folder = tmp_path_factory.mktemp("initialized") / "exported"
+    done = export(initialized, folder, own_dev(initialized, sentences))
+    assert done.before == done.after == 100
+    return folder
+
+
+@pytest.fixture(scope="session")
+def initialized_pair(
+    initialized: DiffusionNER, initialized_export: Path
+) -> tuple[DiffusionNER, DiffusionNER]:
+    return initialized, DiffusionNER.from_pretrained(initialized_export)
+
+
 @pytest.fixture(params=["rich", "plain"])
 def pair(request) -> tuple[DiffusionNER, DiffusionNER]:
     """A model and its export."""

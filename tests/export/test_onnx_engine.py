@@ -60,7 +60,7 @@ def test_every_span_becomes_the_same(pair, sentences, chosen):
 
 def test_the_same_from_given_spans(pair, sentences, docs):
     given = [[(i, i + 1) for i in range(min(number, len(w)))] for number, w in enumerate(sentences)]
-    for options in ({}, {"steps": 5, "start": 60}, {"steps": 5, "eta": 0.5}, {"batch_size": 2}):
+    for options in ({}, {"steps": 5, "timestep": 60}, {"steps": 5, "eta": 0.5}, {"batch_size": 2}):
         expected, found = (
             model.predict_tokens(sentences, docs, from_spans=given, **options) for model in pair
         )

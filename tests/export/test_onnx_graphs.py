@@ -20,6 +20,7 @@ from diffusionner.export import export
 from diffusionner.export.graphs import INPUTS, DenoiserGraph, EncoderGraph, for_graphs
 from diffusionner.inference.onnx_engine import encoder_inputs
 from diffusionner.inference.torch_engine import read_out
+from diffusionner.model import Restored
 from diffusionner.model.tensors import to_tensors
 
 # The graphs are the network
@@ -34,8 +35,10 @@ from diffusionner.model.tensors import to_tensors
         ("decoder.layers=0", "encoder.lstm_layers=0", "decoder.span_pooling=mean"),
         ("encoder.character_filters=0", "diffusion.coordinates=left-width"),
         ("encoder.max_subwords=30", "diffusion.schedule=linear", "diffusion.scale=0.5"),
+        ("decoder.initializer=true", "decoder.layers=2"),
+        ("decoder.initializer=true", "decoder.layers=0"),
     ],
-    ids=lambda changes: changes[0],
+    ids=" ".join,
 )
 def test_graphs_are_the_network(encoder_folder, sentences, changes):
     ner = lively_model(encoder_folder, *changes)
@@ -55,7 +58,9 @@ def test_graphs_are_the_network(encoder_folder, sentences, changes):
         step = (batch.lengths, x, torch.tensor(40), slots)
         x0, table = DenoiserGraph(recorded)(*step, *values)
     assert torch.allclose(values[0], sentence.starts, atol=1e-5)
-    expected = read_out(prediction, slots)
+    if sentence.initial is not None:
+        assert torch.allclose(values[4], sentence.initial, atol=1e-4)
+    expected = read_out(Restored(prediction, slots, sentence.initial))
     assert torch.equal(table[..., :3], expected[..., :3])
     assert torch.allclose(table, expected, atol=1e-4)
     assert (table[..., 3] >= 0).any() and (table[~slots][:, 3] == -1).all()

@@ -116,5 +116,6 @@ def _scaling(rows: Sequence[dict[str, Any]], figure: Figure) -> None:
             memory.legend(fontsize="small")
     seconds.set(xlabel="sentences", ylabel="seconds")
     seconds.legend(fontsize="small")
-    most = max(size["resident_mb"] for row in rows for size in row["sizes"])
+    sizes = [size for row in rows for size in row["sizes"]]
+    most = max(max(size["resident_mb"], size["gpu_mb"] or 0.0) for size in sizes)
     memory.set(xlabel="sentences", ylabel="peak memory, MB", ylim=(0, 1.2 * most))

@@ -145,10 +145,12 @@ def _training(record: dict[str, Any], console: Console) -> None:
         cells = (f"{one['ms_per_update'][name]:.2f} ms" for one in runs)
         table.add_row(f"{name}: {what}", *cells)
     console.print(table)
+    recorded = " as CUDA graphs" if runs[0]["cuda_graphs"] else ""
     _note(
         console,
-        f"Updates of {runs[0]['batch_size']} sentences in {runs[0]['precision']}, by the trainer "
-        "itself after a warm-up. The stages are of updates in which each is waited for.",
+        f"Updates of {runs[0]['batch_size']} sentences in {runs[0]['precision']} on "
+        f"{runs[0]['device']}{recorded}, by the trainer itself after a warm-up; what it does "
+        "between two epochs is left out. The stages are of updates in which each is waited for.",
     )
 
 
@@ -165,6 +167,7 @@ def _memory(record: dict[str, Any], console: Console) -> None:
             name, f"{peak['resident_mb']:,.0f} MB", "" if gpu is None else f"{gpu:,.0f} MB"
         )
     console.print(table)
+    _note(console, "Of inference: with all models and precisions above loaded at once.")
 
 
 def _agreement(record: dict[str, Any], console: Console) -> None:
@@ -182,8 +185,9 @@ def _agreement(record: dict[str, Any], console: Console) -> None:
     _note(
         console,
         "The entities found in sorted batches, by all that makes it fast, against those of one "
-        "sentence at a time on the CPU in float32. In float32 they must be the same, but for "
-        "near-ties of random weights; rounding to bf16 or int8 may change a few.",
+        "sentence at a time on the CPU in float32. In float32 (on a GPU without TF32) entities and "
+        "scores must be the same; with random weights, whose near-ties rounding decides, almost "
+        "all entities. Rounding to bf16 or int8 may change a few.",
     )
 
 

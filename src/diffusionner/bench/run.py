@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import gc
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from diffusionner.settings import Settings
 CALLS = 100  # of a single sentence
 SHORT = 20  # words of it
 SCALING = 10  # times as long as a measurement the largest size takes
+Save = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,11 @@ class Request:
     scaling: bool
 
 
-def run(request: Request, tell: Tell) -> dict[str, Any]:
-    """Everything measured, as what goes into the JSON file."""
+def run(request: Request, tell: Tell, save: Save) -> dict[str, Any]:
+    """Everything measured, as what goes into the JSON file.
+
+    It is saved after every section: a run that fails or is stopped late leaves what it had.
+    """
     check_precisions(list(request.precisions))
     busy = machine.load()  # before this adds to it
     tell("reading", 0, 1)
@@ -78,8 +82,10 @@ def run(request: Request, tell: Tell) -> dict[str, Any]:
         record["latency"] = _latency(subjects, sentences, tell)
         record["machine"] = {**machine.describe(request.device), "load": busy}
         record |= _inference(request, subjects, sentences, read, tell)
+        save(record)
         _free()
         record["agreement"] = _agreement(request, subjects, sentences, tell)
+        save(record)
         _free()
         record["training"] = []
         if request.draws and (encoder := _encoder_folder(subjects, scratch)):
@@ -88,7 +94,9 @@ def run(request: Request, tell: Tell) -> dict[str, Any]:
                 job = training.Job(request.settings, encoder, sentences, folder, draws)
                 found = training.measure(job, request.repeats, request.seconds, tell)
                 record["training"].append(found)
+                save(record)
                 _free()
+        save(record)
     return record
 
 
@@ -143,25 +151,26 @@ def _agreement(
     An exported model is compared with the first that is not.
     """
     originals = [subject for subject in subjects if not subject.exported]
+    count = min(request.checked, len(sentences))
+    some = sample.draw(sentences, count)[:count]
+    steps = tuple(dict.fromkeys((1, max(request.axes.steps, default=1))))
+    tell("agreement", 0, len(subjects))
+    expected = {original: agreement.expect(original, some, steps) for original in originals}
     found = []
     for number, subject in enumerate(subjects):
         tell("agreement", number, len(subjects))
         original = originals[0] if subject.exported and originals else subject
         if original.exported:
             continue  # there is nothing to compare it with
-        plain = original.load_plain()
-        count = agreement.affordable(plain, sentences, request.checked)
-        some = sample.draw(sentences, min(count, len(sentences)))
         own = subject.own_precision
         others = () if subject.exported else (*request.precisions, "float32")
         for precision in dict.fromkeys((own, *others)):
             fast = subject.load(precision)
-            for steps in dict.fromkeys((1, max(request.axes.steps, default=1))):
-                one = agreement.check(
-                    subject, precision, fast, plain, some, steps, request.axes.base_batch_size
-                )
-                found.append(one.to_dict())
-    return found
+            found += [
+                agreement.check(subject, precision, fast, one, request.axes.base_batch_size)
+                for one in expected[original]
+            ]
+    return [one.to_dict() for one in found]
 
 
 def _subjects(

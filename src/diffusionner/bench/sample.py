@@ -30,6 +30,12 @@ def draw(sentences: Sequence[Sentence], count: int) -> list[Sentence]:
     return [sentence for group in chosen for sentence in group]
 
 
+def exactly(sentences: Sequence[Sentence], count: int) -> list[Sentence]:
+    """As `draw`, but that many, however long the documents are."""
+    some = draw(sentences, count)
+    return draw(some, max(count, len(some)))[:count]
+
+
 def spread(sentences: Sequence[Sentence], count: int) -> list[Sentence]:
     """So many single sentences (at least one, at most all) from all over the corpus."""
     count = min(max(1, count), len(sentences))

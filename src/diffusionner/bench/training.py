@@ -17,11 +17,11 @@ from diffusionner.bench.machine import PeakMemory
 from diffusionner.bench.timing import Summary, Tell, synchronise
 from diffusionner.corpus import Sentence
 from diffusionner.settings import Settings
-from diffusionner.training.trainer import Trainer
+from diffusionner.training.trainer import MicroBatch, Trainer
 
-WARM_UP = 3  # updates
+WARM_UP = 3  # updates, at least
+EPOCH = 200  # updates: many shapes, and on a GPU over in seconds
 STAGE_UPDATES = 100  # at most
-UPDATES_PER_SECOND = {"cpu": 20, "cuda": 100}  # of a small model, roughly
 STAGES = {
     "wait": "for the next batch, which is collated and noised ahead",
     "forward": "copy, encoder, decoder, costs to the host",
@@ -38,55 +38,92 @@ class Enough(Exception):
 
 @dataclass
 class Speedometer:
-    """Sentences per second between updates that the device has finished."""
+    """Sentences per second over windows of so much training, however many epochs one takes.
+
+    The clock stands still between epochs, where there is more than training: it starts after the
+    first update of an epoch and stops after the last. Epochs have at least two.
+    """
 
     device: str
-    windows: int
     seconds: float  # of a window, at least
-    tell: Callable[[int, int], None]
-    sizes: Sequence[int] = ()  # sentences of each update of an epoch
     found: list[float] = field(default_factory=list)
-    updates: int = 0
-    _started: float = field(default_factory=time.perf_counter)
-    _since: float = 0.0
+    _since: float | None = None  # when the clock was started
+    _spent: float = 0.0  # seconds of the window before that
     _sentences: int = 0
 
-    def after_update(self) -> None:
-        number = self.updates % len(self.sizes)
-        self.updates += 1
-        warm = time.perf_counter() - self._started > 2 * self.seconds
-        first = self.updates < WARM_UP or not (warm or self.found)
-        if first or number == 0:  # between two epochs there is more than training
-            self._begin()
+    def after_update(self, sentences: int, last: bool) -> None:
+        """sentences: of the update; last: it ends an epoch."""
+        if self._since is None:
+            self._since = None if last else self._now()
             return
-        self._sentences += self.sizes[number]
-        # The device may lag behind, so the clock is only read when it is waited for.
-        if self._since and time.perf_counter() - self._since > self.seconds:
-            synchronise(self.device)
-            self.found.append(self._sentences / (time.perf_counter() - self._since))
-            self.tell(len(self.found), self.windows)
-            if len(self.found) == self.windows:
-                raise Enough
-            self._begin()
+        self._sentences += sentences
+        # The device may lag behind and is waited for, which costs time, only where it must be.
+        if last or self._spent + time.perf_counter() - self._since > self.seconds:
+            now = self._now()
+            self._spent += now - self._since
+            self._since = None if last else now
+        if self._spent > self.seconds:
+            self.found.append(self._sentences / self._spent)
+            self._spent, self._sentences = 0.0, 0
 
-    def _begin(self) -> None:
+    def _now(self) -> float:
         synchronise(self.device)
-        self._since, self._sentences = time.perf_counter(), 0
+        return time.perf_counter()
+
+
+class StageClock:
+    """Seconds by stage of each update, waiting for the device after each stage."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self.found: list[dict[str, float]] = []
+        self._current: dict[str, float] = {}
+        synchronise(device)
+        self.started = self._last = time.perf_counter()
+
+    def until(self, stage: str) -> None:
+        """What has passed since the last such call was this stage."""
+        synchronise(self.device)
+        now = time.perf_counter()
+        self._current[stage] = self._current.get(stage, 0.0) + now - self._last
+        self._last = now
+
+    def after_update(self) -> None:
+        self.until("optimise")
+        self.found.append(self._current)
+        self._current = {}
+
+    def enough(self, seconds: float) -> bool:
+        late = self._last - self.started > seconds
+        return len(self.found) == STAGE_UPDATES or (late and len(self.found) >= WARM_UP)
+
+    def medians(self) -> dict[str, float]:
+        """Milliseconds by stage."""
+        return {
+            stage: 1000 * statistics.median(update.get(stage, 0.0) for update in self.found)
+            for stage in STAGES
+        }
 
 
 class Watched(Trainer):
-    """A trainer that says when an update is done."""
+    """A trainer that takes its speed after a warm-up, then the stages of its updates, and ends.
 
-    def __init__(self, settings: Settings, after_update: Callable[[], None]) -> None:
+    One trainer for both: recording the steps anew would take longer than the measurement.
+    """
+
+    def __init__(
+        self, settings: Settings, windows: int, seconds: float, tell: Callable[[int, int], None]
+    ) -> None:
+        """windows of so many seconds to take the speed over."""
         super().__init__(settings, resume=False)
-        self.after_update = after_update
-
-    def _update(self, *arguments: Any) -> torch.Tensor:
-        loss = super()._update(*arguments)
-        self.after_update()
-        return loss
+        self.windows, self.seconds, self.tell = windows, seconds, tell
+        self.per_epoch = -(-len(self.corpus) // settings.training.batch_size)
+        self.meter = Speedometer(str(self.device), seconds)
+        self.clock: StageClock | None = None  # when the speed is known
+        self.started = 0.0
 
     def run_until_enough(self) -> None:
+        self.started = time.perf_counter()
         try:
             self.run()
         except Enough:
@@ -94,57 +131,53 @@ class Watched(Trainer):
         finally:
             self.reporter.close()
 
+    def _update(
+        self, model: torch.nn.Module, prepared: list[MicroBatch], epoch: int, number: int
+    ) -> torch.Tensor:
+        loss = super()._update(model, prepared, epoch, number)
+        if self.clock is not None:
+            self.clock.after_update()
+            if self.clock.enough(self.windows * self.seconds):
+                raise Enough
+        elif self._is_warm(epoch):
+            sentences = sum(len(micro.batch.lengths) for micro in prepared if micro.weight)
+            self.meter.after_update(sentences, last=number + 1 == self.per_epoch)
+            self.tell(len(self.meter.found), self.windows)
+            if len(self.meter.found) == self.windows:
+                self.clock = self._time_stages()
+        return loss
 
-class Staged(Watched):
-    """A trainer whose updates are split into stages, waiting for the device after each."""
+    def _is_warm(self, epoch: int) -> bool:
+        """Where steps are recorded, after an epoch: the others have few shapes that it had not."""
+        if self.uses_graphs:
+            return epoch > 0
+        enough = self.progress.step + 1 >= WARM_UP
+        return enough and time.perf_counter() - self.started > self.seconds
 
-    def __init__(self, settings: Settings, seconds: float) -> None:
-        """seconds: after which it has seen enough."""
-        super().__init__(settings, self._close)
-        self.limit = seconds
-        self.found: list[dict[str, float]] = []  # of each update, seconds by stage
-        self._current: dict[str, float] = {}
-        assign = self.objective.assign
+    def _time_stages(self) -> StageClock:
+        """From now on."""
+        clock, assign = StageClock(str(self.device)), self.objective.assign
 
         def assign_between(*arguments: Any) -> Any:
-            self._until("forward")
+            clock.until("forward")
             assigned = assign(*arguments)
-            self._until("match")
+            clock.until("match")
             return assigned
 
         self.objective.assign = assign_between  # type: ignore[method-assign,assignment]
-        self.objective.register_forward_hook(lambda *_: self._until("loss"))
-        self._started = self._last = time.perf_counter()
+        self.objective.register_forward_hook(lambda *_: clock.until("loss"))
+        return clock
 
     def _gradients(self, *arguments: Any, **options: Any) -> torch.Tensor:
-        self._until("wait")
+        if self.clock is None:
+            return super()._gradients(*arguments, **options)
+        self.clock.until("wait")
         loss = super()._gradients(*arguments, **options)
-        self._until("backward")
+        self.clock.until("backward")
         return loss
 
-    def _until(self, stage: str) -> None:
-        """What has passed since the last such call was this stage."""
-        synchronise(str(self.device))
-        now = time.perf_counter()
-        self._current[stage] = self._current.get(stage, 0.0) + now - self._last
-        self._last = now
-
-    def _close(self) -> None:
-        self._until("optimise")
-        self.found.append(self._current)
-        self._current = {}
-        updates = len(self.found) - WARM_UP
-        late = self._last - self._started > self.limit
-        if updates == STAGE_UPDATES or (late and updates >= WARM_UP):
-            raise Enough
-
-    def medians(self) -> dict[str, float]:
-        """Milliseconds by stage."""
-        warm = self.found[WARM_UP:]
-        return {
-            stage: 1000 * statistics.median(update.get(stage, 0.0) for update in warm)
-            for stage in STAGES
-        }
+    def _save(self, started: float) -> None:
+        """Nothing of this run is kept, and the state of a large model takes long to write."""
 
 
 @dataclass(frozen=True)
@@ -157,11 +190,11 @@ class Job:
     folder: Path  # for the run
     draws: int
 
-    def prepare(self, updates: int) -> Settings:
-        """Settings of a run whose epochs have so many updates; sentences may repeat for that."""
+    def prepare(self) -> Settings:
+        """Settings of a run whose epochs have EPOCH updates; sentences may repeat for that."""
         data = self.folder / "train.jsonl"
-        count = updates * self.settings.training.batch_size
-        formats.write(data, sample.draw(self.sentences, count))
+        count = EPOCH * self.settings.training.batch_size
+        formats.write(data, sample.exactly(self.sentences, count))
         values = self.settings.to_dict()
         values["data"] = {"train": str(data)}
         values["encoder"]["name"] = str(self.encoder)
@@ -171,7 +204,6 @@ class Job:
             "frozen_epochs": 0,
             "draws": self.draws,
             "evaluate_every": 1_000_000,
-            "checkpoint_minutes": 1e6,
         }
         return Settings.from_dict(values)
 
@@ -180,32 +212,17 @@ def measure(job: Job, repeats: int, seconds: float, tell: Tell) -> dict[str, Any
     """Sentences per second and the stages of an update, from the trainer as it is."""
     what = f"training, {job.draws} draw" + "s" * (job.draws > 1)
     tell(what, 0, repeats)
-    # No epoch should end meanwhile: what happens between two of them is not measured.
-    at_once = UPDATES_PER_SECOND[_device()]
-    updates = round(at_once * seconds * (repeats + 2)) + STAGE_UPDATES
-    settings = job.prepare(updates)
-    training = settings.training
-    meter = Speedometer(_device(), repeats, seconds, lambda done, total: tell(what, done, total))
-    trainer = Watched(settings, meter.after_update)
-    batches = trainer.corpus.shuffled_batches(training.batch_size, training.seed, 0)
-    meter.sizes = [len(batch) for batch in batches]
-    memory = PeakMemory(meter.device)
+    trainer = Watched(job.prepare(), repeats, seconds, lambda done, total: tell(what, done, total))
+    memory = PeakMemory(str(trainer.device))
     trainer.run_until_enough()
-    peak = memory.read()
-    del trainer
-    staged = Staged(settings, repeats * seconds)
-    staged.run_until_enough()
+    assert trainer.clock is not None
     return {
         "draws": job.draws,
-        "batch_size": training.batch_size,
-        "precision": staged.accelerator.mixed_precision.replace("no", "float32"),
-        "cuda_graphs": training.cuda_graphs,
-        "sentences_per_second": Summary.of(meter.found).to_dict(),
-        "ms_per_update": staged.medians(),
-        "peak_memory": peak,
+        "batch_size": job.settings.training.batch_size,
+        "device": str(trainer.device),
+        "precision": trainer.accelerator.mixed_precision.replace("no", "float32"),
+        "cuda_graphs": trainer.uses_graphs,
+        "sentences_per_second": Summary.of(trainer.meter.found).to_dict(),
+        "ms_per_update": trainer.clock.medians(),
+        "peak_memory": memory.read(),
     }
-
-
-def _device() -> str:
-    """Where the trainer will train."""
-    return "cuda" if torch.cuda.is_available() else "cpu"

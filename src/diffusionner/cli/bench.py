@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -57,6 +58,7 @@ def bench(
         bool, typer.Option("--scaling", help="Also show how cost grows over 100 times the data.")
     ] = False,
     train: Annotated[bool, typer.Option(help="Also measure training.")] = True,
+    draws: Annotated[str, typer.Option(help="Noise draws to train with.")] = "1,3",
     quick: Annotated[
         bool, typer.Option("--quick", help="Under a minute for a small model: fewer, shorter.")
     ] = False,
@@ -70,7 +72,9 @@ def bench(
 
     From a base (γ = 1, K = 60, batches of 32, or 256 on a GPU) one thing is changed at a time. All
     measurements take turns, so that whatever slows the machine down slows all of them; figures are
-    medians. A shape has random weights: its speed is real, its entities are not.
+    medians. A shape has random weights: its speed is real, its entities are not. The JSON file is
+    written after inference, agreement and each training, so a run that is stopped leaves what it
+    had.
 
     Examples:
 
@@ -86,6 +90,7 @@ def bench(
     from diffusionner.bench.throughput import Axes
     from diffusionner.settings import Settings
 
+    gc.freeze()  # as the other commands do
     if model and shape:
         raise SettingsError("--model and --shape exclude each other; run the bench twice")
     if device is None:
@@ -97,7 +102,8 @@ def bench(
     if batch_sizes is None:
         batch_sizes = "32,128,256,512" if on_gpu else "1,8,32,128"
     if quick:
-        steps, spans, batch_sizes, repeats, seconds = "1,5", "auto,60", "", 2, min(seconds, 0.5)
+        steps, spans, batch_sizes, draws = "1,5", "auto,60", "", "1"
+        repeats, seconds = 2, min(seconds, 0.5)
     request = Request(
         data=data,
         models=tuple(model or ()),
@@ -116,17 +122,20 @@ def bench(
         ),
         repeats=repeats,
         seconds=seconds,
-        draws=((1,) if quick else (1, 3)) if train else (),
+        draws=tuple(_numbers("--draws", draws)) if train else (),
         checked=40 if quick else 200,
         scaling=scaling,
     )
     if plots_folder is not None:
         plots.check(plots_folder)
+
+    def save(record: dict[str, Any]) -> None:
+        if json_path is not None:
+            write_json(json_path, record)
+
     with _progress() as tell:
-        record = run(request, tell)
+        record = run(request, tell, save)
     report.show(record, Console())
-    if json_path is not None:
-        write_json(json_path, record)
     if plots_folder is not None:
         plots.draw(record, plots_folder)
     if wrong := [one for one in record["agreement"] if not one["holds"]]:

@@ -17,6 +17,7 @@ def evaluate(
     format: Format = None,
     steps: options.Steps = None,
     spans: options.Spans = None,
+    start: options.Start = None,
     threshold: options.Threshold = None,
     overlap: options.Overlap = None,
     seed: options.Seed = None,
@@ -45,7 +46,7 @@ def evaluate(
     sentences = formats.read(data, format)
     ner = options.load_model(model, device)
     check_labels(sentences, ner.labels)
-    chosen = options.inference_options(steps, spans, threshold, overlap, seed, batch_size)
+    chosen = options.inference_options(steps, spans, start, threshold, overlap, seed, batch_size)
     errors = Console(stderr=True)
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task("evaluating", total=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +19,9 @@ Model = Annotated[
 Steps = Annotated[int | None, typer.Option(help="Denoising steps γ.  [default: the model's]")]
 Spans = Annotated[
     str | None, typer.Option(help="Noisy spans K_eval, or auto.  [default: the model's]")
+]
+Start = Annotated[
+    str | None, typer.Option(help="Denoise noise or candidates.  [default: the model's]")
 ]
 Threshold = Annotated[
     float | None,
@@ -39,12 +43,15 @@ def load_model(model: Path | None, device: str | None) -> DiffusionNER:
             "no model given: train one (`diffusionner train configs/litbank-minilm.yaml`) and pass "
             "its folder with --model"
         )
-    return DiffusionNER.from_pretrained(model, device)
+    ner = DiffusionNER.from_pretrained(model, device)
+    gc.freeze()  # what is loaded stays: the collector of cycles need not go through it again
+    return ner
 
 
 def inference_options(
     steps: int | None,
     spans: str | None,
+    start: str | None,
     threshold: float | None,
     overlap: str | None,
     seed: int | None,
@@ -54,6 +61,7 @@ def inference_options(
     return {
         "steps": steps,
         "spans": spans,
+        "start": start,
         "threshold": threshold,
         "overlap": overlap,
         "seed": seed,

@@ -30,6 +30,7 @@ def predict(
     model: options.Model = None,
     steps: options.Steps = None,
     spans: options.Spans = None,
+    start: options.Start = None,
     threshold: options.Threshold = None,
     overlap: options.Overlap = None,
     seed: options.Seed = None,
@@ -55,7 +56,7 @@ def predict(
     if input_path not in (None, "-") and not Path(str(input_path)).is_file():
         raise DataError(f"{input_path}: no such file; use --input - to read standard input")
     ner = options.load_model(model, device)
-    chosen = options.inference_options(steps, spans, threshold, overlap, seed, batch_size)
+    chosen = options.inference_options(steps, spans, start, threshold, overlap, seed, batch_size)
     if texts and output_path is None:
         console = Console()
         for text, entities in zip(texts, ner.pipe(texts, **chosen), strict=True):

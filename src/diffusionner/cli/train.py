@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 from typing import Annotated
@@ -39,6 +40,7 @@ def train(
     from diffusionner.settings import Settings
     from diffusionner.training.trainer import train as run
 
+    gc.freeze()  # what is imported stays: the collector of cycles need not go through it again
     outcome = run(Settings.load(config, overrides or []), resume)
     console = Console(quiet=os.environ.get("RANK", "0") != "0")  # one of many processes speaks
     console.print(

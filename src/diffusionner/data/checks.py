@@ -15,9 +15,9 @@ from diffusionner.corpus import Sentence, Span
 from diffusionner.data.findings import Findings, Severity
 from diffusionner.data.overlaps import crossing
 from diffusionner.data.reach import Reach, Room, Window
+from diffusionner.diffusion.span_counts import fewest
 from diffusionner.errors import DataError
 from diffusionner.fingerprint import Fingerprint, fingerprint
-from diffusionner.inference.span_counts import fewest
 from diffusionner.settings import Settings
 
 _BATCH = 256  # sentences that are given to the tokenizer together

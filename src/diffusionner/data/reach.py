@@ -11,8 +11,8 @@ import numpy as np
 
 from diffusionner.corpus import Sentence, Span
 from diffusionner.data.overlaps import most_disjoint, most_without_crossing
+from diffusionner.diffusion.span_counts import fewest, span_counts
 from diffusionner.errors import DiffusionNERError
-from diffusionner.inference.span_counts import fewest, span_counts
 from diffusionner.settings import EncoderSettings, InferenceSettings
 
 if TYPE_CHECKING:

@@ -3,7 +3,12 @@
 from diffusionner.diffusion.coordinates import Coordinates
 from diffusionner.diffusion.expansion import expand
 from diffusionner.diffusion.noise import gaussian_noise, mix_keys, uniform_noise
-from diffusionner.diffusion.sampler import ddim_step, reverse_process, timestep_sequence
+from diffusionner.diffusion.sampler import (
+    ddim_step,
+    predicted_noise,
+    reverse_process,
+    timestep_sequence,
+)
 from diffusionner.diffusion.schedule import Schedule
 
 __all__ = [
@@ -13,6 +18,7 @@ __all__ = [
     "expand",
     "gaussian_noise",
     "mix_keys",
+    "predicted_noise",
     "reverse_process",
     "timestep_sequence",
     "uniform_noise",

@@ -20,6 +20,11 @@ def timestep_sequence(start: int, steps: int) -> list[int]:
     return [round(start * i / steps) for i in range(steps, -1, -1)]
 
 
+def predicted_noise(x: Array, x0: Array, alpha_bar: float) -> Array:
+    """The noise that would have made x of the predicted x_0."""
+    return (x - math.sqrt(alpha_bar) * x0) / math.sqrt(max(1 - alpha_bar, 1e-12))
+
+
 def ddim_step(
     x: Array,
     x0: Array,
@@ -33,13 +38,13 @@ def ddim_step(
     eta = 0 is deterministic (the paper's equations); eta = 1 needs fresh noise of x's shape.
     """
     variance = max(1 - alpha_bar, 1e-12)
-    predicted_noise = (x - math.sqrt(alpha_bar) * x0) / math.sqrt(variance)
+    noise_left = predicted_noise(x, x0, alpha_bar)
     sigma = 0.0
     if eta > 0:
         ratio = (1 - alpha_bar_next) / variance
         sigma = eta * math.sqrt(max(0.0, ratio * (1 - alpha_bar / alpha_bar_next)))
     direction = math.sqrt(max(0.0, 1 - alpha_bar_next - sigma**2))
-    x = math.sqrt(alpha_bar_next) * x0 + direction * predicted_noise
+    x = math.sqrt(alpha_bar_next) * x0 + direction * noise_left
     if eta > 0:
         if noise is None:
             raise ValueError("eta > 0 needs noise")

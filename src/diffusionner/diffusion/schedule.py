@@ -6,6 +6,8 @@ import math
 
 import numpy as np
 
+START = 0.2  # of T
+
 
 class Schedule:
     """ᾱ_t for t = 0..T, with ᾱ_0 = 1 (no noise) and ᾱ_T close to 0 (pure noise)."""
@@ -28,6 +30,11 @@ class Schedule:
             raise ValueError(f"unknown schedule '{kind}'")
         survival = np.cumprod(1 - betas)
         self.alpha_bar = np.concatenate([[1.0], survival]).astype(np.float32)
+
+    @property
+    def start(self) -> int:
+        """The timestep whose noisy spans those are taken for that are no noise to begin with."""
+        return max(1, round(START * self.timesteps))
 
     def add_noise(self, x0: np.ndarray, t: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """x_t = sqrt(ᾱ_t)·x_0 + sqrt(1-ᾱ_t)·ε. x0, noise: [..., K, 2]; t: [...]."""

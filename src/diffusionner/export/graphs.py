@@ -19,7 +19,7 @@ from diffusionner.batching import EncodedCorpus
 from diffusionner.corpus import Sentence
 from diffusionner.inference.pipeline import DiffusionNER
 from diffusionner.inference.torch_engine import read_out
-from diffusionner.model import DenoisingNetwork
+from diffusionner.model import DenoisingNetwork, Restored
 from diffusionner.model.decoder import BoundaryPointer, PreparedSentence
 from diffusionner.model.tensors import encoder_batch
 from diffusionner.model_folder import DENOISER_FILE, ENCODER_FILE
@@ -36,8 +36,9 @@ def write_graphs(ner: DiffusionNER, folder: Path) -> None:
     encoder, denoiser = EncoderGraph(network), DenoiserGraph(network)
     with torch.no_grad():
         sentence = encoder(*inputs)
-    layers = [f"layer{i}" for i in range(len(sentence) - 4)]
-    outputs = ["starts", "ends", "left", "right", *layers]
+    initial = ["initial"] if network.decoder.initializer else []
+    layers = [f"layer{i}" for i in range(len(sentence) - 4 - len(initial))]
+    outputs = ["starts", "ends", "left", "right", *initial, *layers]
     auto = torch.export.Dim.DYNAMIC
     two, one = {0: auto, 1: auto}, {0: auto}
     characters = {**two, 2: auto} if batch.characters.shape[2] else two
@@ -57,8 +58,9 @@ def write_graphs(ner: DiffusionNER, folder: Path) -> None:
         torch.ones(3, spans, dtype=torch.bool),
     )
     shapes: tuple[Any, ...] = (one, {0: auto, 2: auto}, {}, two, two, two, two, two)
-    if layers:  # none without cross-attention
-        shapes = (*shapes, tuple({0: auto, 2: auto} for _ in layers))
+    if initial or layers:  # no layers without cross-attention
+        squares = tuple({0: auto, 1: auto, 2: auto} for _ in initial)
+        shapes = (*shapes, (*squares, *({0: auto, 2: auto} for _ in layers)))
     _record(
         denoiser,
         (*step, *sentence),
@@ -129,8 +131,9 @@ class EncoderGraph(nn.Module):
         batch = encoder_batch(subwords, mask, word_of, first, lengths, characters)
         sentence = self.network.encode(batch)
         layers = [pair for pair in sentence.keys_values if pair is not None]
-        fixed = (sentence.starts, sentence.ends, sentence.left, sentence.right)
-        return (*fixed, *(tensor for pair in layers for tensor in pair))
+        fixed = [sentence.starts, sentence.ends, sentence.left, sentence.right]
+        initial = [] if sentence.initial is None else [sentence.initial]
+        return (*fixed, *initial, *(tensor for pair in layers for tensor in pair))
 
 
 class DenoiserGraph(nn.Module):
@@ -150,8 +153,12 @@ class DenoiserGraph(nn.Module):
         ends: Tensor,
         left: Tensor,
         right: Tensor,
-        *layers: Tensor,
+        *others: Tensor,
     ) -> tuple[Tensor, Tensor]:
+        """others: what an initializer gives, then keys and values of each layer."""
+        has_initializer = self.network.decoder.initializer is not None
+        initial = others[0] if has_initializer else None
+        layers = others[has_initializer:]
         mask = torch.arange(starts.shape[1]) < lengths[:, None]
         # Without cross-attention no layer has keys and values.
         keys_values: list[tuple[Tensor, Tensor] | None] = [None] * len(self.network.decoder.layers)
@@ -160,10 +167,8 @@ class DenoiserGraph(nn.Module):
         sentence = PreparedSentence(mask, lengths, starts, ends, keys_values, left, right)
         steps = t[None, None].expand(x.shape[0], 1)
         prediction = self.network.denoise(sentence, x, steps, slots)
-        start, end = prediction.left.argmax(-1), prediction.right.argmax(-1)
-        spans = torch.stack([start, torch.maximum(start, end)], -1)
-        x0 = self.network.coordinates.encode(spans, lengths[:, None])
-        return x0, read_out(prediction, slots)
+        x0 = self.network.restored(prediction, lengths[:, None])
+        return x0, read_out(Restored(prediction, slots, initial))
 
 
 def _plain_attention() -> Callable[..., Any]:

@@ -18,9 +18,9 @@ import numpy as np
 from diffusionner.batching import EncodedCorpus
 from diffusionner.corpus import Sentence
 from diffusionner.diffusion import gaussian_noise, mix_keys
-from diffusionner.inference.onnx_engine import OnnxEngine, encoder_inputs
+from diffusionner.diffusion.span_counts import AUTO, span_counts
+from diffusionner.inference.onnx_engine import OnnxEngine, candidates, encoder_inputs
 from diffusionner.inference.pipeline import DiffusionNER
-from diffusionner.inference.span_counts import AUTO, span_counts
 from diffusionner.model_folder import DENOISER_FILE, ENCODER_FILE
 
 Feed: TypeAlias = dict[str, Any]  # a graph's inputs by name
@@ -56,8 +56,15 @@ def _denoiser_feeds(ner: DiffusionNER, met: Iterable[Feed]) -> Iterator[Feed]:
         counts = span_counts(feed["lengths"], AUTO)
         most = int(counts.max())
         slots = np.arange(most) < counts[:, None]
-        for t in np.linspace(1, engine.schedule.timesteps, 3, dtype=np.int64):
-            x = gaussian_noise(mix_keys(feed["keys"], int(t)), 1, most, 2)
+        met_spans = [
+            (t, gaussian_noise(mix_keys(feed["keys"], int(t)), 1, most, 2))
+            for t in np.linspace(1, engine.schedule.timesteps, 3, dtype=np.int64)
+        ]
+        if "initial" in sentence:
+            spans, _ = candidates(sentence["initial"], most)
+            x = engine.coordinates.encode(spans[:, None], feed["lengths"][:, None])
+            met_spans.append((np.int64(engine.schedule.start), x))
+        for t, x in met_spans:
             step = {"x": x, "t": np.asarray(t), "slots": slots}
             yield {**sentence, "lengths": feed["lengths"], **step}
 

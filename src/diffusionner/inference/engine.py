@@ -16,6 +16,10 @@ class Engine(Protocol):
 
     labels: list[str]
 
+    @property
+    def subword_step(self) -> int:
+        """Lengths of its batches are best multiples of this."""
+
     def reverse(
         self,
         batch: Batch[np.ndarray],

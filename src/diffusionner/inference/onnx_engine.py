@@ -25,6 +25,7 @@ from diffusionner.diffusion import (
     reverse_process,
     timestep_sequence,
 )
+from diffusionner.diffusion.span_counts import AUTO, LOWEST, likely
 from diffusionner.errors import CheckpointError
 from diffusionner.model_folder import DENOISER_FILE, ENCODER_FILE, read_config
 from diffusionner.settings import InferenceSettings, Settings
@@ -40,6 +41,8 @@ class OnnxEngine:
     Every processor works on a part of a batch, or a batch, of its own: to share the small matrices
     of one sentence among them takes longer.
     """
+
+    subword_step = 1
 
     def __init__(self, folder: Path, labels: list[str], settings: Settings) -> None:
         self.labels = labels
@@ -96,6 +99,11 @@ class OnnxEngine:
     ) -> np.ndarray:
         lengths = inputs["lengths"]
         sentence = {**self.encoder.run(inputs), "lengths": lengths}
+        if given is None and settings.start == "candidates":
+            given, scores = candidates(sentence["initial"], slots.shape[1])
+            start = max(self.schedule.start, settings.steps)
+            if settings.spans == AUTO:
+                slots = likely(slots, scores)
         spans = max(1, int(slots.sum(1).max()))  # a sentence's are the first ones
         slots = slots[:, :spans]
         keys = mix_keys(inputs["keys"], settings.seed)
@@ -117,6 +125,21 @@ class OnnxEngine:
         return reverse_process(
             denoise, x, self.schedule, sequence, settings.eta, lambda step: noise(step, spans)
         )
+
+
+def candidates(scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The likeliest spans [B, K, 2], best first, and their scores [B, K], as the initializer's."""
+    words = scores.shape[1]
+    flat = scores.reshape(len(scores), -1)
+    taken = min(count, flat.shape[1])
+    index = np.argpartition(-flat, taken - 1)[:, :taken]
+    best = np.take_along_axis(flat, index, 1)
+    order = np.argsort(-best, kind="stable")
+    index, best = (np.take_along_axis(one, order, 1) for one in (index, best))
+    spans = np.maximum(1, (best > LOWEST / 2).sum(1, keepdims=True))
+    slots = np.arange(count) % spans
+    chosen = np.take_along_axis(index, slots, 1)
+    return np.stack([chosen // words, chosen % words], -1), np.take_along_axis(best, slots, 1)
 
 
 def encoder_inputs(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diffusionner.batching import EncodedCorpus
 from diffusionner.corpus import Entity, Sentence, Span
+from diffusionner.diffusion import Schedule
 from diffusionner.errors import CheckpointError, DataError, SettingsError, nearest
 from diffusionner.inference.decoding import Found, to_spans
 from diffusionner.inference.engine import Engine
@@ -129,14 +132,14 @@ class DiffusionNER:
         sentences: Sequence[Sequence[str]],
         docs: Sequence[str | None] | None = None,
         from_spans: Sequence[Sequence[tuple[int, int]]] | None = None,
-        start: int | None = None,
+        timestep: int | None = None,
         **options: Any,
     ) -> list[list[Entity]]:
         """Entities of sentences given as words, with word offsets, end exclusive.
 
         docs: the document of each sentence; neighbours of the same document are context.
         from_spans: for each sentence, spans (start, end exclusive) to start the reverse process
-        from instead of noise, at timestep `start` (default: a fifth of T).
+        from instead of noise, at that timestep (default: a fifth of T).
         """
         if any(isinstance(words, str) for words in sentences):
             raise TypeError(
@@ -146,9 +149,9 @@ class DiffusionNER:
             raise ValueError(f"{len(docs)} docs for {len(sentences)} sentences")
         items = [Sentence(list(w), doc=docs[i] if docs else None) for i, w in enumerate(sentences)]
         if from_spans is not None:
-            return self._refine(items, from_spans, start, options)
-        if start is not None:
-            raise ValueError("start= only applies together with from_spans=")
+            return self._refine(items, from_spans, timestep, options)
+        if timestep is not None:
+            raise ValueError("timestep= only applies together with from_spans=")
         return list(self.stream(((s.words, s.doc) for s in items), **options))
 
     def predict_sentences(
@@ -162,11 +165,12 @@ class DiffusionNER:
         progress is called with the windows done and their number.
         """
         inference = self.settings.with_inference(options).inference
-        corpus = EncodedCorpus(sentences, self.subwords, self.settings.encoder)
         chosen = range(len(sentences))
-        found = predict(
-            self.engine, corpus, chosen, inference, progress=progress, least=inference.threshold
-        )
+        with collector_paused():
+            corpus = EncodedCorpus(sentences, self.subwords, self.settings.encoder)
+            found = predict(
+                self.engine, corpus, chosen, inference, progress=progress, least=inference.threshold
+            )
         return [to_spans(one, self.labels, inference.threshold) for one in found]
 
     def stream(
@@ -194,35 +198,46 @@ class DiffusionNER:
                 if not coming and reader.advance():
                     coming.extend(filter(None, [reader.finish()]))
 
-            found = []
-            if chunk.corpus is not None:
-                found = predict(
-                    self.engine, chunk.corpus, chunk.chosen, inference,
-                    least=inference.threshold, meanwhile=meanwhile,
-                )  # fmt: skip
-            results = iter(found)
-            for item in chunk.items:
-                yield [
-                    item.entity(i, f, self.labels)
-                    for i in range(len(item.sentences))
-                    for f in next(results)
-                ]
+            with collector_paused():
+                found = self._predict(chunk, inference, meanwhile)
+            yield from found
             chunk = coming[0] if coming else reader.finish()
+
+    def _predict(
+        self, chunk: _Chunk, inference: InferenceSettings, meanwhile: Callable[[], None]
+    ) -> list[list[Entity]]:
+        """Entities of each item."""
+        results: Iterator[list[Found]] = iter(())
+        if chunk.corpus is not None:
+            found = predict(
+                self.engine, chunk.corpus, chunk.chosen, inference,
+                least=inference.threshold, meanwhile=meanwhile,
+            )  # fmt: skip
+            results = iter(found)
+        return [
+            [
+                item.entity(i, f, self.labels)
+                for i in range(len(item.sentences))
+                for f in next(results)
+            ]
+            for item in chunk.items
+        ]
 
     def _refine(
         self,
         sentences: list[Sentence],
         from_spans: Sequence[Sequence[tuple[int, int]]],
-        start: int | None,
+        timestep: int | None,
         options: dict[str, Any],
     ) -> list[list[Entity]]:
         """The reverse process from the caller's spans."""
         settings = self.settings.with_inference(options)
         timesteps = settings.diffusion.timesteps
-        start = max(1, timesteps // 5) if start is None else start
-        if not settings.inference.steps <= start <= timesteps:
+        if timestep is None:
+            timestep = Schedule(settings.diffusion.schedule, timesteps).start
+        if not settings.inference.steps <= timestep <= timesteps:
             raise SettingsError(
-                f"start={start} is not possible with steps={settings.inference.steps}; "
+                f"timestep={timestep} is not possible with steps={settings.inference.steps}; "
                 f"expected {settings.inference.steps} to {timesteps}"
             )
         if len(from_spans) != len(sentences):
@@ -243,7 +258,7 @@ class DiffusionNER:
             given = [from_spans[i] for i in full]
             inference = settings.inference
             found = predict(
-                self.engine, corpus, range(len(full)), inference, given, start,
+                self.engine, corpus, range(len(full)), inference, given, timestep,
                 least=inference.threshold,
             )  # fmt: skip
             for i, one in zip(full, found, strict=True):
@@ -324,6 +339,22 @@ class _Reader:
         chosen = range(len(self.before), len(self.before) + len(sentences))
         self.before = (self.before + sentences)[-self.context :] if self.context else []
         return _Chunk(items, corpus, chosen)
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Without Python's collector of cycles, which took half of the host's time.
+
+    It looks at every object of the process, hundreds of thousands with torch, whenever some
+    thousand new ones were made. What is made here has no cycles.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _sentences(items: list[_Item]) -> list[Sentence]:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from diffusionner.batching import EncodedCorpus
+from diffusionner.diffusion.span_counts import span_counts, span_slots
 from diffusionner.inference.decoding import Found, deduplicate, resolve_overlaps
 from diffusionner.inference.engine import Engine
-from diffusionner.inference.span_counts import span_counts, span_slots
 from diffusionner.settings import InferenceSettings
 
 
@@ -40,7 +40,7 @@ def predict(
     running: deque[tuple[np.ndarray, Callable[[], np.ndarray]]] = deque()
     for chosen in [*batches, None]:
         if chosen is not None:
-            batch = corpus.batch(chosen)
+            batch = corpus.batch(chosen, engine.subword_step)
             spans = None
             if given is None:
                 slots = span_slots(span_counts(batch.lengths, settings.spans))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from diffusionner.batching import Batch
 from diffusionner.errors import SettingsError, nearest
-from diffusionner.model import DenoisingNetwork, Prediction
+from diffusionner.model import DenoisingNetwork, Restored
 from diffusionner.model.tensors import to_device, to_tensors
 from diffusionner.settings import InferenceSettings
 
@@ -33,6 +33,11 @@ class TorchEngine:
         if device is not None:
             self._move(device)
             self._round(precision or ("bf16" if device.startswith("cuda") else "float32"))
+
+    @property
+    def subword_step(self) -> int:
+        """Tensor cores work on blocks of eight."""
+        return 8 if next(self.running.parameters()).is_cuda else 1
 
     def _move(self, device: str) -> None:
         if device.startswith("cuda"):
@@ -81,10 +86,10 @@ class TorchEngine:
             with torch.inference_mode(), autocast:
                 (counted,) = to_device([slots], device)
                 spans = None if given is None else to_device([given], device)[0]
-                prediction = network.reverse(
+                restored = network.reverse(
                     to_tensors(batch, device), settings, counted, spans, start
                 )
-                return _fetch(read_out(prediction, counted))
+                return _fetch(read_out(restored))
         finally:
             if was_training:
                 network.train()
@@ -106,15 +111,21 @@ def _fetch(table: Tensor) -> Callable[[], np.ndarray]:
     return wait
 
 
-def read_out(prediction: Prediction, slots: Tensor) -> Tensor:
+def read_out(restored: Restored) -> Tensor:
     """arg-max boundaries and type of every span: [B, K, 5] = left, right, type, total, P^c.
 
-    The total is -1 where the span is no entity: no-entity is likeliest, or right < left.
+    The total is -1 where the span is no entity: no-entity is likeliest, or right < left. With an
+    initializer, which has its own view of the span, it is the mean of both, on the same scale.
     """
+    prediction, slots = restored.prediction, restored.slots
     # Of the scores, not their sigmoids: where these round to 0 or 1, several are the largest.
     left_score, left = prediction.left[:, 0].max(-1)
     right_score, right = prediction.right[:, 0].max(-1)
     type_p, kind = prediction.types[:, 0].softmax(-1).max(-1)
     valid = (kind < prediction.types.shape[-1] - 1) & (left <= right) & slots
-    total = torch.where(valid, left_score.sigmoid() + right_score.sigmoid() + type_p, -1.0)
+    total = left_score.sigmoid() + right_score.sigmoid() + type_p
+    if (initial := restored.initial) is not None:
+        cells = left * initial.shape[2] + right
+        total = (total + 3 * initial.flatten(1).gather(1, cells).sigmoid()) / 2
+    total = torch.where(valid, total, -1.0)
     return torch.stack([left.float(), right.float(), kind.float(), total, type_p], -1)

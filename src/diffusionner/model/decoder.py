@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from diffusionner.model.encoder import SentenceEncoding
+from diffusionner.model.initializer import Initializer
 from diffusionner.model.pointer import pointer_scores
 from diffusionner.settings import DecoderSettings
 
@@ -38,6 +39,7 @@ class PreparedSentence:
     keys_values: list[tuple[Tensor, Tensor] | None]  # per layer, [B, heads, M, h / heads]
     left: Tensor  # [B, M, h] H_S W_S of the left pointer
     right: Tensor
+    initial: Tensor | None = None  # [B, M, M] the initializer's score of each span
 
 
 class Attention(nn.Module):
@@ -176,6 +178,7 @@ class EntityDecoder(nn.Module):
             nn.Dropout(settings.dropout),
             nn.Linear(size, types + 1),
         )
+        self.initializer = Initializer(size) if settings.initializer else None
         self.timestep_table: Tensor
         self.register_buffer(
             "timestep_table", sinusoidal_table(timesteps + 1, size), persistent=False
@@ -190,6 +193,7 @@ class EntityDecoder(nn.Module):
             keys_values=[layer.keys_values(states) for layer in self._span_encoder()],
             left=self.left.words(states),
             right=self.right.words(states),
+            initial=self.initializer(states, encoding.mask) if self.initializer else None,
         )
 
     def forward(

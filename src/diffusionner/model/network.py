@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -18,11 +19,22 @@ from diffusionner.diffusion import (
     reverse_process,
     timestep_sequence,
 )
+from diffusionner.diffusion.span_counts import AUTO, likely
 from diffusionner.errors import SettingsError
 from diffusionner.model.decoder import EntityDecoder, Prediction, PreparedSentence
 from diffusionner.model.encoder import SentenceEncoder
+from diffusionner.model.initializer import candidates
 from diffusionner.model.tensors import to_device
 from diffusionner.settings import InferenceSettings, Settings
+
+
+@dataclass
+class Restored:
+    """What the reverse process ends with."""
+
+    prediction: Prediction  # of its last step
+    slots: Tensor  # [B, K] true where a sentence has a span
+    initial: Tensor | None  # [B, M, M] scores of the initializer
 
 
 class DenoisingNetwork(nn.Module):
@@ -50,14 +62,11 @@ class DenoisingNetwork(nn.Module):
         """The part that is paid once per sentence."""
         return self.decoder.prepare(self.encoder(batch))
 
-    def forward(
-        self, batch: Batch[Tensor], spans: Tensor, t: Tensor, freeze_encoder: bool = False
-    ) -> Prediction:
-        """A training step's prediction. spans: [B, D, K, 2] noisy, as word indices; t: [B, D]."""
-        with torch.no_grad() if freeze_encoder else nullcontext():
+    def encode_in_training(self, batch: Batch[Tensor], freeze: bool) -> PreparedSentence:
+        """The same, with no gradients for the pretrained part while that is frozen."""
+        with torch.no_grad() if freeze else nullcontext():
             words = self.encoder.pooled(batch)
-        sentence = self.decoder.prepare(self.encoder.contextualise(words, batch))
-        return self.decoder(sentence, spans, t)
+        return self.decoder.prepare(self.encoder.contextualise(words, batch))
 
     def denoise(
         self, sentence: PreparedSentence, x: Tensor, t: Tensor, slots: Tensor | None = None
@@ -65,6 +74,13 @@ class DenoisingNetwork(nn.Module):
         """One denoising step. x: [B, D, K, 2] noisy spans; t: [B, D]."""
         spans = self.coordinates.decode(x, sentence.lengths[:, None])
         return self.decoder(sentence, spans, t, slots)
+
+    def restored(self, prediction: Prediction, lengths: Tensor) -> Tensor:
+        """x̂_0 [B, D, K, 2]: the likeliest boundaries. lengths: [B, 1]"""
+        left, right = prediction.left.argmax(-1), prediction.right.argmax(-1)
+        spans = torch.stack([left, torch.maximum(left, right)], -1)
+        restored: Tensor = self.coordinates.encode(spans, lengths)
+        return restored
 
     @torch.inference_mode()
     def reverse(
@@ -74,8 +90,9 @@ class DenoisingNetwork(nn.Module):
         slots: Tensor,
         given: Tensor | None = None,
         start: int | None = None,
-    ) -> Prediction:
-        """The reverse process: γ steps from Gaussian spans at T, or from spans the caller gives.
+    ) -> Restored:
+        """The reverse process: γ steps from Gaussian spans at T, from the initializer's candidates
+        or from spans the caller gives.
 
         slots: [B, K] true where a sentence has a span; given: [B, K, 2] word indices (left,
         right), taken as the noisy spans of timestep `start`.
@@ -88,6 +105,15 @@ class DenoisingNetwork(nn.Module):
             (made,) = to_device([gaussian_noise(mix_keys(keys, step), 1, count, 2)], lengths.device)
             return made
 
+        if given is None and settings.start == "candidates":
+            assert sentence.initial is not None
+            given, scores = candidates(sentence.initial, slots.shape[1])
+            start = max(self.schedule.start, settings.steps)
+            if settings.spans == AUTO:
+                slots = likely(slots, scores)
+                if not slots.is_cuda:  # a GPU would have to be waited for
+                    most = max(1, int(slots.sum(1).max()))
+                    given, slots = given[:, :most], slots[:, :most]
         if given is None:
             x = noise(0, slots.shape[1])
         else:
@@ -95,11 +121,10 @@ class DenoisingNetwork(nn.Module):
 
         def denoise(x: Tensor, t: int) -> tuple[Tensor, Prediction]:
             prediction = self.denoise(sentence, x, torch.full_like(lengths, t), slots)
-            left, right = prediction.left.argmax(-1), prediction.right.argmax(-1)
-            spans = torch.stack([left, torch.maximum(left, right)], -1)
-            return self.coordinates.encode(spans, lengths), prediction
+            return self.restored(prediction, lengths), prediction
 
         sequence = timestep_sequence(start or self.schedule.timesteps, settings.steps)
-        return reverse_process(
+        prediction = reverse_process(
             denoise, x, self.schedule, sequence, settings.eta, lambda step: noise(step, x.shape[2])
         )
+        return Restored(prediction, slots, sentence.initial)

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from diffusionner.batching import Batch
-from diffusionner.model.decoder import Prediction
 from diffusionner.model.tensors import arrays_of, pack, unpack, with_tensors
-from diffusionner.training.objective import DenoisingObjective, NoisySpans
+from diffusionner.training.objective import DenoisingObjective, NoisySpans, Step
 
-# Subwords, words and entities of a batch are padded to multiples of these, to have few shapes.
-BUCKETS = (64, 16, 16)
+# Subwords, words, entities and characters of a batch are padded to multiples of these, to have few
+# shapes.
+BUCKETS = (64, 16, 16, 32)
 SPARE = 0.3  # share of the GPU's memory that must be free to record one more shape
 
 
@@ -96,35 +96,37 @@ class GraphedStep:
         )
         objective = self.objective
 
-        def predict() -> tuple[Prediction, Batch[Tensor], Tensor]:
+        def predict() -> tuple[Step, Batch[Tensor], Tensor]:
             *parts, spans, t = unpack(inputs, values)
             tensors = with_tensors(batch, parts)
-            prediction = objective.predict(tensors, spans, t)
-            return prediction, tensors, objective.costs(prediction, tensors)
+            step = objective.predict(tensors, spans, t)
+            return step, tensors, objective.costs(step, tensors)
 
         values = [*arrays_of(batch), noisy.spans, noisy.t]
         inputs = pack(values, self.device).to(self.device)
         denominator = torch.ones((), device=self.device)
-        assigned = torch.full(noisy.spans.shape[:3], -1, device=self.device)
+        batch_size, _, count, _ = noisy.spans.shape
+        shape_assigned = (batch_size, objective.draws, count)
+        assigned = torch.full(shape_assigned, -1, device=self.device)
         with _aside(self.side), precision:
             for _ in range(3):  # libraries choose their kernels and workspaces
-                prediction, tensors, costs = predict()
-                loss = objective.loss(prediction, tensors, assigned)
+                step, tensors, costs = predict()
+                loss = objective.loss(step, tensors, assigned)
                 found = torch.autograd.grad(loss, self.parameters, allow_unused=True)
         for parameter, gradient in zip(self.parameters, found, strict=True):
             if gradient is not None and parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         shape = costs.shape
         host = torch.empty(costs.numel() + 1, pin_memory=True)
-        del prediction, tensors, costs, loss, found
+        del step, tensors, costs, loss, found
         torch.cuda.empty_cache()  # what the trials took on the other stream
         forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         with torch.cuda.graph(forward, pool=self.pool), precision:
-            prediction, tensors, costs = predict()
+            step, tensors, costs = predict()
             host.copy_(torch.cat([costs.flatten(), self.loss[None]]), non_blocking=True)
         with torch.cuda.graph(backward, pool=self.pool):
             with precision:
-                loss = objective.loss(prediction, tensors, assigned) / denominator
+                loss = objective.loss(step, tensors, assigned) / denominator
             loss.backward()  # type: ignore[no-untyped-call]
             self.loss.copy_(loss.detach())
         return _Recording(inputs, denominator, assigned, host, shape, forward, backward)

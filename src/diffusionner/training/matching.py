@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
@@ -12,7 +13,7 @@ from diffusionner.model.decoder import Prediction
 def matching_cost(prediction: Prediction, gold: Tensor, gold_types: Tensor) -> Tensor:
     """Minus the sum of the three probabilities of each gold entity under each prediction.
 
-    gold: [B, N, 2]; gold_types: [B, N] → [B, D, K, N]
+    gold: [B, N, 2]; gold_types: [B, N], -1 for padding → [B, D, K, N]
     """
     _, draws, spans, _ = prediction.left.shape
 
@@ -22,8 +23,22 @@ def matching_cost(prediction: Prediction, gold: Tensor, gold_types: Tensor) -> T
     return -(
         of(prediction.left.sigmoid(), gold[..., 0])
         + of(prediction.right.sigmoid(), gold[..., 1])
-        + of(prediction.types.softmax(-1), gold_types)
+        + of(prediction.types.softmax(-1), gold_types.clamp(min=0))
     )
+
+
+def overlap(spans: Tensor, gold: Tensor, present: Tensor | None = None) -> Tensor:
+    """Words that a span and a gold entity share, of all their words: [B, D, K, N].
+
+    spans: [B, D, K, 2], gold: [B, N, 2], both inclusive; present: [B, N] false for padding.
+    """
+    left, right = spans[..., None, 0], spans[..., None, 1]
+    gold = gold[:, None, None]
+    shared = torch.minimum(right, gold[..., 1]) - torch.maximum(left, gold[..., 0]) + 1
+    shared = shared.clamp(min=0)
+    together = (right - left + 1) + (gold[..., 1] - gold[..., 0] + 1) - shared
+    ratio = shared / together
+    return ratio if present is None else ratio * present[:, None, None]
 
 
 def slots_per_entity(entities: int, spans: int, matches: int) -> np.ndarray:

@@ -11,11 +11,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from diffusionner.batching import Batch
-from diffusionner.diffusion import expand, gaussian_noise, mix_keys, uniform_noise
+from diffusionner.diffusion import (
+    expand,
+    gaussian_noise,
+    mix_keys,
+    predicted_noise,
+    uniform_noise,
+)
 from diffusionner.model import DenoisingNetwork, Prediction
+from diffusionner.model.decoder import PreparedSentence
+from diffusionner.model.initializer import candidates, initializer_loss
 from diffusionner.model.tensors import to_device
 from diffusionner.settings import Settings
-from diffusionner.training.matching import finite, match, matched_count, matching_cost
+from diffusionner.training.matching import finite, match, matched_count, matching_cost, overlap
 
 
 class NotFinite(ArithmeticError):
@@ -27,7 +35,16 @@ class NoisySpans:
     """What the network denoises in a training step."""
 
     spans: np.ndarray  # [B, D, K, 2] word indices
-    t: np.ndarray  # [B, D]
+    t: np.ndarray  # [B, D]; with an initializer two more: of candidates, and of what follows
+
+
+@dataclass
+class Step:
+    """What the network makes of them."""
+
+    spans: Tensor  # [B, D, K, 2] what was denoised
+    prediction: Prediction
+    initial: Tensor | None  # [B, M, M] scores of the initializer
 
 
 class DenoisingObjective(nn.Module):
@@ -39,49 +56,84 @@ class DenoisingObjective(nn.Module):
         self.diffusion = settings.diffusion
         self.training_settings = settings.training
         self.freeze_encoder = False
+        self.has_initializer = settings.decoder.initializer
+        self.alpha_bar: Tensor
+        alpha_bar = torch.from_numpy(network.schedule.alpha_bar)
+        self.register_buffer("alpha_bar", alpha_bar, persistent=False)
+
+    @property
+    def draws(self) -> int:
+        """D: draws of noised gold, then the candidates, then what a first step makes of them."""
+        return self.training_settings.draws + 2 * self.has_initializer
 
     def matched_spans(self, counts: np.ndarray) -> int:
         """Spans that matching will give an entity to, over all draws: the loss's denominator."""
-        training = self.training_settings
+        matches = self.training_settings.matches_per_entity
         per_draw = sum(
-            matched_count(int(n), self.diffusion.spans, training.matches_per_entity)
-            for n in counts.tolist()
+            matched_count(int(n), self.diffusion.spans, matches) for n in counts.tolist()
         )
-        return per_draw * training.draws
+        return per_draw * self.draws
 
     def noise(self, batch: Batch[np.ndarray], keys: np.ndarray) -> NoisySpans:
         """The forward process for a batch on the host. keys: [B], unique to sentence and epoch."""
         draws, spans = self.training_settings.draws, self.diffusion.spans
         salts = mix_keys(np.arange(draws), 0)
-        keys = mix_keys(keys[:, None] + salts, 0)  # [B, D]
+        keys_of_draws = mix_keys(keys[:, None] + salts, 0)  # [B, D]
         coordinates, schedule = self.network.coordinates, self.network.schedule
         x0 = expand(
-            batch.gold, batch.gold_counts, batch.lengths, keys, spans,
+            batch.gold, batch.gold_counts, batch.lengths, keys_of_draws, spans,
             self.diffusion.expansion, coordinates,
         )  # fmt: skip
-        uniform = uniform_noise(mix_keys(keys, 3), 1)[..., 0]
-        t = (uniform * self.diffusion.timesteps).astype(np.int64) + 1  # 1..T
-        x = schedule.add_noise(x0, t, gaussian_noise(mix_keys(keys, 4), spans, 2))
+        t = _timesteps(mix_keys(keys_of_draws, 3), self.diffusion.timesteps)
+        x = schedule.add_noise(x0, t, gaussian_noise(mix_keys(keys_of_draws, 4), spans, 2))
+        if self.has_initializer:
+            later = _timesteps(mix_keys(keys, 5), self.network.schedule.start)
+            start = np.full(len(keys), self.network.schedule.start)
+            t = np.concatenate([t, start[:, None], later[:, None]], 1)
         return NoisySpans(coordinates.decode(x, batch.lengths[:, None]), t)
 
     def forward(self, batch: Batch[Tensor], noisy: NoisySpans, denominator: float) -> Tensor:
         """The loss; the denominator is that of the whole update."""
         device = batch.subwords.device
         spans, t = to_device([noisy.spans, noisy.t], device)
-        prediction = self.predict(batch, spans, t)
+        step = self.predict(batch, spans, t)
         # The only point of a step at which the host waits for the device.
-        costs = self.costs(prediction, batch).cpu().numpy()
+        costs = self.costs(step, batch).cpu().numpy()
         (assigned,) = to_device([self.assign(costs, batch.gold_counts)], device)
-        return self.loss(prediction, batch, assigned) / denominator
+        return self.loss(step, batch, assigned) / denominator
 
-    def predict(self, batch: Batch[Tensor], spans: Tensor, t: Tensor) -> Prediction:
-        prediction: Prediction = self.network(batch, spans, t, self.freeze_encoder)
-        return prediction
+    def predict(self, batch: Batch[Tensor], spans: Tensor, t: Tensor) -> Step:
+        """What the network makes of the noisy spans, and of its own candidates if it has any."""
+        network = self.network
+        sentence = network.encode_in_training(batch, self.freeze_encoder)
+        if sentence.initial is not None:
+            spans = torch.cat([spans, self._candidates(sentence, spans.shape[2], t)], 1)
+        return Step(spans, network.decoder(sentence, spans, t), sentence.initial)
 
     @torch.no_grad()
-    def costs(self, prediction: Prediction, batch: Batch[Tensor]) -> Tensor:
+    def _candidates(self, sentence: PreparedSentence, count: int, t: Tensor) -> Tensor:
+        """The candidates and what is left of them at a later timestep, [B, 2, K, 2].
+
+        The decoder thus learns from the spans that it meets in the reverse process, its own
+        mistakes among them, and not only from noise around what is right.
+        """
+        network, lengths = self.network, sentence.lengths[:, None]
+        assert sentence.initial is not None
+        chosen = candidates(sentence.initial, count)[0][:, None]
+        x = network.coordinates.encode(chosen, lengths)
+        x0 = network.restored(network.decoder(sentence, chosen, t[:, -2:-1]), lengths)
+        left = predicted_noise(x, x0, float(network.schedule.alpha_bar[network.schedule.start]))
+        alpha_bar = self.alpha_bar[t[:, -1]][:, None, None, None]
+        x = alpha_bar.sqrt() * x0 + (1 - alpha_bar).sqrt() * left
+        return torch.cat([chosen, network.coordinates.decode(x, lengths)], 1)
+
+    @torch.no_grad()
+    def costs(self, step: Step, batch: Batch[Tensor]) -> Tensor:
         """[B, D, K, N]"""
-        return matching_cost(prediction, batch.gold, batch.gold_types)
+        costs = matching_cost(step.prediction, batch.gold, batch.gold_types)
+        if weight := self.training_settings.overlap_cost:
+            costs = costs - weight * overlap(step.spans, batch.gold)
+        return costs
 
     def assign(self, costs: np.ndarray, counts: np.ndarray, loss: float = 0.0) -> np.ndarray:
         """The gold entity of each span, [B, D, K]; -1 for none. loss: that of the step before."""
@@ -89,12 +141,16 @@ class DenoisingObjective(nn.Module):
             raise NotFinite
         return match(costs, counts, self.training_settings.matches_per_entity)
 
-    def loss(self, prediction: Prediction, batch: Batch[Tensor], assigned: Tensor) -> Tensor:
+    def loss(self, step: Step, batch: Batch[Tensor], assigned: Tensor) -> Tensor:
         """Negative log-likelihood of the matched gold, summed over all spans.
 
         P^l and P^r are Bernoulli per word, so the likelihood of a boundary also counts the words
         that are not it; -log P(boundary) alone would be won by pointing everywhere.
         """
+        prediction = step.prediction
+        if near := self.training_settings.near:
+            best, nearest = overlap(step.spans, batch.gold, batch.gold_types >= 0).max(-1)
+            assigned = torch.where((assigned < 0) & (best >= near), nearest, assigned)
         positive = assigned >= 0
         chosen = assigned.clamp(min=0)
         draws = assigned.shape[1]
@@ -114,4 +170,14 @@ class DenoisingObjective(nn.Module):
             each = F.binary_cross_entropy_with_logits(scores, one_hot, reduction="none")
             each = each * (positive[..., None] & inside[:, None, None])
             loss = loss + each.sum()
+        if step.initial is not None:
+            found = initializer_loss(step.initial, batch.gold, batch.gold_types >= 0)
+            loss = (
+                loss + found.sum() * self.diffusion.spans
+            )  # counts as much as the spans of a draw
         return loss
+
+
+def _timesteps(keys: np.ndarray, most: int) -> np.ndarray:
+    """One of 1..most for each key."""
+    return (uniform_noise(keys, 1)[..., 0] * most).astype(np.int64) + 1

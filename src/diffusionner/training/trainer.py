@@ -142,7 +142,7 @@ class Trainer:
                 f"{unlearned} annotations in {settings.data.train} are in parts or cut through a "
                 "word and are not learned; `diffusionner data check` lists them"
             )
-        self.objective = DenoisingObjective(self.network, settings)
+        self.objective = DenoisingObjective(self.network, settings).to(self.device)
         self.graphed: GraphedStep | None = None
         self.update_weights: Callable[[], None] = self._update_weights
         self.parameters = list(self.network.parameters())  # walking the modules takes 3 ms

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from diffusionner.diffusion.arrays import Array
+
 AUTO = "auto"
 LEAST, MOST = 12, 150
+LEAST_SCORE = -4.0  # of a candidate: entities have more than zero
+LOWEST = -1e4  # the score of what is no span of the sentence
 
 
 def span_counts(words: np.ndarray, spans: int | str) -> np.ndarray:
@@ -21,6 +25,16 @@ def span_counts(words: np.ndarray, spans: int | str) -> np.ndarray:
     if spans == AUTO:
         return np.clip(words * 3 // 2 + LEAST // 2, LEAST, MOST)
     return np.full(len(words), spans, dtype=np.int64)
+
+
+def likely(slots: Array, scores: Array) -> Array:
+    """auto, from candidates: [B, K] those that are at all likely, and the best in any case.
+
+    scores: [B, K] of the initializer, the best first. Where a sentence has fewer, they repeat; what
+    follows an unlikely one is left out too, so that a sentence's spans are always the first.
+    """
+    taken = (scores >= LEAST_SCORE) | (scores == scores[:, :1])
+    return slots & (taken.cumprod(1) > 0)
 
 
 def span_slots(counts: np.ndarray) -> np.ndarray:

@@ -1,0 +1,113 @@
+"""The reverse process from candidates, without torch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from exports import own_dev, with_graphs_of
+from models import assert_same
+
+from diffusionner import DiffusionNER
+from diffusionner import export as exporting
+from diffusionner.batching import EncodedCorpus
+from diffusionner.corpus import Sentence
+from diffusionner.errors import SettingsError
+from diffusionner.export import export, int8
+from diffusionner.inference import onnx_engine
+from diffusionner.inference.onnx_engine import encoder_inputs
+from diffusionner.model.tensors import to_tensors
+
+
+@pytest.mark.parametrize("number", ["auto", 1, 20, 60])
+@pytest.mark.parametrize("steps", [1, 3, 30])
+@pytest.mark.parametrize("start", ["candidates", "noise"])
+def test_the_same_entities(initialized_pair, sentences, start, steps, number):
+    options = {"steps": steps, "spans": number, "start": start}
+    expected, found = (model.predict_tokens(sentences, **options) for model in initialized_pair)
+    assert sum(map(len, expected)) > 3
+    assert_same(found, expected)
+
+
+def test_the_same_for_other_options(initialized_pair, sentences):
+    for options in ({"eta": 0.5, "steps": 4}, {"threshold": 1.5}, {"overlap": "nested"}):
+        expected, found = (model.predict_tokens(sentences, **options) for model in initialized_pair)
+        assert_same(found, expected)
+    given = [[(0, 1)]] * len(sentences)  # what is given comes first
+    expected, found = (
+        model.predict_tokens(sentences, from_spans=given) for model in initialized_pair
+    )
+    assert_same(found, expected)
+
+
+def test_the_same_scores(initialized_pair, sentences):
+    model, ner = initialized_pair
+    corpus = EncodedCorpus([Sentence(w) for w in sentences], ner.subwords, ner.settings.encoder)
+    batch = corpus.batch(np.arange(len(corpus)))
+    with torch.no_grad():
+        expected = model.network.encode(to_tensors(batch, torch.device("cpu"))).initial
+    found = ner.engine.encoder.run(encoder_inputs(batch))["initial"]
+    assert found.dtype == np.float32
+    assert np.allclose(found, expected.numpy(), atol=1e-3)
+
+
+@pytest.mark.parametrize("number", ["auto", 20])
+def test_any_batch_and_order_give_the_same(initialized_pair, sentences, number, monkeypatch):
+    """Short sentences too, whose few spans repeat, and however many processors share a batch."""
+    _, ner = initialized_pair
+    words = [word for own in sentences for word in own]
+    short = [words[at : at + 3] for at in range(0, 90, 3)]
+    everything = [*sentences, *short]
+    alone = [ner.predict_tokens([own], spans=number)[0] for own in everything]
+    for size in (3, 1000):
+        assert_same(ner.predict_tokens(everything, spans=number, batch_size=size), alone)
+    monkeypatch.setattr(onnx_engine, "PART", 1)
+    monkeypatch.setattr(ner.engine, "processors", 5)
+    order = np.random.default_rng(0).permutation(len(everything)).tolist()
+    mixed = [everything[i] for i in order]
+    assert_same(ner.predict_tokens(mixed, spans=number), [alone[i] for i in order])
+
+
+def test_the_graphs_hand_the_scores_on(initialized_pair):
+    _, ner = initialized_pair
+    assert ner.engine.encoder.outputs.count("initial") == 1
+    assert ner.engine.denoiser.inputs.count("initial") == 1
+
+
+def test_a_model_without_has_no_candidates(ner):
+    with pytest.raises(SettingsError, match=r"needs a model with decoder\.initializer=true"):
+        ner.predict_tokens([["Ada"]], start="candidates")
+    assert "initial" not in ner.engine.encoder.outputs + ner.engine.denoiser.inputs
+
+
+# int8
+
+
+def test_int8_is_calibrated_on_candidates_too(initialized_pair, sentences):
+    _, ner = initialized_pair
+    corpus = EncodedCorpus([Sentence(w) for w in sentences], ner.subwords, ner.settings.encoder)
+    feed = encoder_inputs(corpus.batch(np.arange(2, 5)))
+    feeds = list(int8._denoiser_feeds(ner, [feed]))
+    start = ner.engine.schedule.start
+    assert [int(one["t"]) for one in feeds] == [1, 50, 100, start]
+    spans = ner.engine.coordinates.decode(feeds[-1]["x"], feed["lengths"][:, None])
+    best, _ = onnx_engine.candidates(feeds[-1]["initial"], spans.shape[2])
+    assert np.array_equal(spans[:, 0], best)
+
+
+def test_int8(initialized_pair, initialized_export, sentences, tmp_path, monkeypatch):
+    """Random weights do not survive it, and the gate is held open; the scores do."""
+    model, ner = initialized_pair
+    with_graphs_of(initialized_export, monkeypatch)
+    monkeypatch.setitem(exporting.LIMITS, "int8", 100)
+    export(model, tmp_path / "int8", own_dev(model, sentences), "int8")
+    rounded = DiffusionNER.from_pretrained(tmp_path / "int8")
+    corpus = EncodedCorpus([Sentence(w) for w in sentences], ner.subwords, ner.settings.encoder)
+    inputs = encoder_inputs(corpus.batch(np.arange(len(corpus))))
+    expected, found = (one.engine.encoder.run(inputs)["initial"] for one in (ner, rounded))
+    real = expected > -1000
+    assert np.array_equal(real, found > -1000)
+    assert 1e-4 < np.abs(found - expected)[real].mean() < 0.1 * np.abs(expected)[real].mean()
+    alone = [rounded.predict_tokens([words])[0] for words in sentences]
+    assert sum(map(len, alone)) > 3
+    assert_same(rounded.predict_tokens(sentences), alone)

@@ -1,0 +1,644 @@
+"""The initializer: the scores of spans, the candidates, and the reverse process from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import combinations_with_replacement
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from models import LABELS, assert_same, by_heart, lively_model
+
+from diffusionner import DiffusionNER
+from diffusionner.batching import Batch, EncodedCorpus
+from diffusionner.corpus import Sentence, collect_labels
+from diffusionner.diffusion import ddim_step
+from diffusionner.diffusion.span_counts import LEAST_SCORE, LOWEST, likely, span_counts, span_slots
+from diffusionner.errors import SettingsError
+from diffusionner.evaluation.scorer import score
+from diffusionner.inference import onnx_engine
+from diffusionner.model import DenoisingNetwork
+from diffusionner.model.initializer import (
+    SIZE,
+    Initializer,
+    candidates,
+    initializer_loss,
+    rotate,
+)
+from diffusionner.model.pretrained import load_encoder, load_tokenizer
+from diffusionner.model.tensors import to_tensors
+from diffusionner.settings import Settings
+from diffusionner.training.objective import DenoisingObjective
+from diffusionner.training.trainer import train
+
+CPU = torch.device("cpu")
+WORDS = [7, 1, 4, 2]  # of the sentences of a batch
+HIDDEN = 16
+
+
+def mask_of(lengths: list[int], most: int | None = None) -> torch.Tensor:
+    return torch.arange(most or max(lengths)) < torch.tensor(lengths)[:, None]
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def spans_of(words: int) -> list[tuple[int, int]]:
+    """All spans of a sentence."""
+    return list(combinations_with_replacement(range(words), 2))
+
+
+@pytest.fixture
+def initializer() -> Initializer:
+    torch.manual_seed(0)
+    return Initializer(HIDDEN).requires_grad_(False)
+
+
+def random_scores(lengths: list[int], seed: int = 0) -> torch.Tensor:
+    """Scores as an initializer gives them."""
+    torch.manual_seed(seed)
+    layer = Initializer(HIDDEN).requires_grad_(False)
+    layer.project.weight *= 5
+    return layer(normal(len(lengths), max(lengths), HIDDEN, seed=seed), mask_of(lengths))
+
+
+# Scores
+
+
+def test_only_spans_of_the_sentence_have_scores(initializer):
+    scores = initializer(normal(4, 7, HIDDEN), mask_of(WORDS))
+    assert scores.shape == (4, 7, 7) and scores.dtype == torch.float32
+    for row, words in enumerate(WORDS):
+        own = set(spans_of(words))
+        for left, right in np.ndindex(7, 7):
+            value = scores[row, left, right].item()
+            assert (value == LOWEST) == ((left, right) not in own)
+            assert value == LOWEST or abs(value) < 100
+    assert LOWEST < LEAST_SCORE
+
+
+def test_padding_changes_no_score(initializer):
+    states = normal(4, 7, HIDDEN)
+    together = initializer(states, mask_of(WORDS))
+    wider = torch.cat([states, 100 * normal(4, 5, HIDDEN, seed=1)], 1)
+    wider[~mask_of(WORDS, 12)] += 1000  # whatever it is
+    padded = initializer(wider, mask_of(WORDS, 12))
+    assert torch.allclose(padded[:, :7, :7], together, atol=1e-4)
+    assert (padded[:, 7:] == LOWEST).all() and (padded[:, :, 7:] == LOWEST).all()
+    for row, words in enumerate(WORDS):
+        alone = initializer(states[row : row + 1, :words], mask_of([words]))
+        assert torch.allclose(together[row, :words, :words], alone[0], atol=1e-4)
+
+
+def test_scores_written_out(initializer):
+    """A product of two turned vectors and what each of the two words gives alone."""
+    states = normal(1, 5, HIDDEN)
+    scores = initializer(states, mask_of([5]))
+    projected = initializer.project(states)[0].double()
+
+    def turned(vector: torch.Tensor, place: int) -> list[complex]:
+        pairs = vector.view(-1, 2).tolist()
+        rates = [10_000 ** (-i / len(pairs)) for i in range(len(pairs))]
+        return [
+            complex(*pair) * complex(math.cos(place * rate), math.sin(place * rate))
+            for pair, rate in zip(pairs, rates, strict=True)
+        ]
+
+    for left, right in spans_of(5):
+        first = turned(projected[left, :SIZE], left)
+        last = turned(projected[right, SIZE : 2 * SIZE], right)
+        product = sum((a * b.conjugate()).real for a, b in zip(first, last, strict=True))
+        alone = projected[left, -2] + projected[right, -1]
+        expected = product / math.sqrt(SIZE) + alone.item()
+        assert scores[0, left, right].item() == pytest.approx(expected, abs=1e-4)
+
+
+def test_products_depend_on_the_distance_alone():
+    """The same two words, moved along, give the same; further apart, something else."""
+    one, other = normal(2, 1, 1, SIZE)
+    first, last = rotate(one.expand(1, 40, SIZE)), rotate(other.expand(1, 40, SIZE))
+    products = (first @ last.transpose(1, 2))[0]
+    for distance in range(-20, 21):
+        diagonal = products.diagonal(distance)
+        assert torch.allclose(diagonal, diagonal[0].expand_as(diagonal), atol=1e-3)
+    widths = torch.stack([products.diagonal(distance)[0] for distance in range(10)])
+    assert (widths.diff().abs() > 0.01).all()
+    assert torch.allclose(first.norm(dim=-1), one.norm(), atol=1e-4), "only turned"
+
+
+# Candidates
+
+
+def best_of(scores: torch.Tensor, words: int) -> list[tuple[int, int]]:
+    """All spans of a sentence, the likeliest first."""
+    return sorted(spans_of(words), key=lambda span: -scores[span].item())
+
+
+@pytest.mark.parametrize("count", [1, 3, 6, 12, 49, 60])
+def test_candidates_are_the_likeliest(count):
+    scores = random_scores(WORDS)
+    spans, own = candidates(scores, count)
+    assert spans.shape == (4, count, 2) and own.shape == (4, count)
+    for row, words in enumerate(WORDS):
+        ranked = best_of(scores[row], words)
+        # A sentence of few words has fewer; then they start again.
+        expected = [ranked[slot % len(ranked)] for slot in range(count)]
+        assert [tuple(span) for span in spans[row].tolist()] == expected
+        assert own[row].tolist() == [scores[row][span].item() for span in expected]
+
+
+@pytest.mark.parametrize("count", [1, 5, 40])
+def test_candidates_of_a_single_word(count):
+    scores = random_scores([1])
+    spans, own = candidates(scores, count)
+    assert (spans == 0).all() and spans.shape == (1, count, 2)
+    assert (own == scores[0, 0, 0]).all()
+
+
+@pytest.mark.parametrize("count", [1, 5, 12, 60])
+def test_candidates_do_not_depend_on_the_batch(count):
+    scores = random_scores(WORDS)
+    together = candidates(scores, count)
+    for row, words in enumerate(WORDS):
+        alone = candidates(scores[row : row + 1, :words, :words], count)
+        assert torch.equal(alone[0][0], together[0][row])
+        assert torch.equal(alone[1][0], together[1][row])
+
+
+@pytest.mark.parametrize("lengths", [WORDS, [1], [1, 1], [30, 2, 9], [3, 3]])
+@pytest.mark.parametrize("count", [1, 4, 12, 60])
+def test_candidates_without_torch_are_the_same(lengths, count):
+    scores = random_scores(lengths, seed=count)
+    expected, best = candidates(scores, count)
+    found, own = onnx_engine.candidates(scores.numpy(), count)
+    assert found.dtype == np.int64 and own.dtype == np.float32
+    assert np.array_equal(found, expected.numpy())
+    assert np.array_equal(own, best.numpy())
+
+
+# Those that are denoised with spans=auto
+
+
+@pytest.mark.parametrize("kind", [torch.tensor, np.array])
+def test_likely_candidates_and_the_best_in_any_case(kind):
+    above, below = LEAST_SCORE + 1, LEAST_SCORE - 1
+    cases = [
+        ([above + 3, above, LEAST_SCORE, below], [1, 1, 1, 1], [1, 1, 1, 0]),
+        ([above + 3, above, above, above], [1, 1, 0, 0], [1, 1, 0, 0]),  # a short sentence
+        ([below, below - 1, below - 2, below - 3], [1, 1, 1, 1], [1, 0, 0, 0]),
+        ([below, below, below - 1, below], [1, 1, 1, 1], [1, 1, 0, 0]),  # equally good
+        ([above, below, above, below], [1, 1, 1, 1], [1, 0, 0, 0]),  # they repeat
+    ]
+    scores, slots, expected = (list(column) for column in zip(*cases, strict=True))
+    found = likely(kind(slots) > 0, kind(scores))
+    assert (found == (kind(expected) > 0)).all()
+    assert found.dtype in (torch.bool, np.bool_)
+
+
+def test_likely_candidates_are_the_first_ones():
+    """Else a narrower batch, where they repeat, would have other ones than a wider."""
+    lengths = [3, 2, 3, 1, 9, 3, 4]
+    slots = torch.from_numpy(span_slots(span_counts(np.array(lengths), "auto")))
+    for shift in range(8):
+        scores = random_scores(lengths, seed=shift)
+        scores = torch.where(scores > LOWEST, scores - shift, scores)
+        _, own = candidates(scores, slots.shape[1])
+        found = likely(slots, own)
+        assert (found.int().diff(dim=1) <= 0).all() and found[:, 0].all()
+        assert np.array_equal(found.numpy(), likely(slots.numpy(), own.numpy()))
+        for row, words in enumerate(lengths):
+            count = int(found[row].sum())
+            good = sum(scores[row][span].item() >= LEAST_SCORE for span in spans_of(words))
+            if 0 < good < len(spans_of(words)):
+                assert count == min(good, int(slots[row].sum()))
+
+
+# The loss
+
+
+def loss_written_out(scores: torch.Tensor, words: int, gold: set[tuple[int, int]]) -> float:
+    positive = negative = 1.0
+    for span in spans_of(words):
+        value = scores[span].item()
+        if span in gold:
+            positive += math.exp(-value)
+        else:
+            negative += math.exp(value)
+    return math.log(positive) + math.log(negative)
+
+
+GOLD = [[(0, 3), (1, 1), (2, 6)], [], [(0, 3)], [(1, 1), (0, 1)]]
+
+
+def gold_of(
+    gold: list[list[tuple[int, int]]], padding: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    most = max(1, *(len(own) for own in gold)) + padding
+    table = torch.zeros(len(gold), most, 2, dtype=torch.int64)
+    present = torch.zeros(len(gold), most, dtype=torch.bool)
+    for row, own in enumerate(gold):
+        for number, span in enumerate(own):
+            table[row, number] = torch.tensor(span)
+            present[row, number] = True
+    return table, present
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.1])  # few spans count, or all
+def test_loss_equals_the_loop(scale):
+    scores = random_scores(WORDS)
+    scores = torch.where(scores > LOWEST, scores * scale, LOWEST)
+    loss = initializer_loss(scores, *gold_of(GOLD))
+    assert loss.shape == (4,)
+    for row, words in enumerate(WORDS):
+        expected = loss_written_out(scores[row], words, set(GOLD[row]))
+        assert loss[row].item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_loss_ignores_padding():
+    scores = random_scores(WORDS)
+    expected = initializer_loss(scores, *gold_of(GOLD))
+    gold, present = gold_of(GOLD, padding=4)
+    assert torch.allclose(initializer_loss(scores, gold, present), expected)
+    gold[~present] = torch.tensor([0, 1])  # whatever stands there
+    assert torch.allclose(initializer_loss(scores, gold, present), expected)
+    wider = torch.full((4, 9, 9), LOWEST)
+    wider[:, :7, :7] = scores
+    assert torch.allclose(initializer_loss(wider, *gold_of(GOLD)), expected)
+
+
+def test_loss_without_entities():
+    scores = random_scores(WORDS)
+    loss = initializer_loss(scores, *gold_of([[], [], [], []]))
+    for row, words in enumerate(WORDS):
+        expected = loss_written_out(scores[row], words, set())
+        assert loss[row].item() == pytest.approx(expected, rel=1e-5)
+    nothing = torch.where(scores > LOWEST, -50.0, LOWEST)
+    assert initializer_loss(nothing, *gold_of([[], [], [], []])).max() < 1e-5
+
+
+def test_loss_falls_when_gold_is_likelier_and_the_rest_less():
+    scores = random_scores(WORDS)
+    gold, present = gold_of(GOLD)
+    is_gold = torch.zeros(4, 7, 7, dtype=torch.bool)
+    for row, own in enumerate(GOLD):
+        for span in own:
+            is_gold[row][span] = True
+    inside = scores > LOWEST
+    has_gold = present.any(1)
+
+    def loss(up: float, down: float) -> torch.Tensor:
+        moved = torch.where(is_gold, scores + up, scores - down)
+        return initializer_loss(torch.where(inside, moved, LOWEST), gold, present)
+
+    assert (loss(1, 0) < loss(0, 0))[has_gold].all()
+    assert (loss(0, 1) < loss(0, 0))[torch.tensor(WORDS) > 1].all()
+    assert loss(100, 100).max() < 1e-5
+    assert (loss(-100, -100) > 50).all()
+
+
+def test_gradient_of_the_loss_reaches_every_span_and_no_other():
+    scores = random_scores(WORDS).requires_grad_()
+    initializer_loss(scores, *gold_of(GOLD)).sum().backward()
+    assert torch.equal(scores.grad != 0, scores.detach() > LOWEST)
+    assert scores.grad[0, 0, 3] < 0 < scores.grad[0, 0, 2], "gold rises, the rest falls"
+
+
+# The reverse process from candidates
+
+
+@pytest.fixture(scope="module")
+def ner(encoder_folder: Path) -> DiffusionNER:
+    return lively_model(
+        encoder_folder,
+        "decoder.initializer=true",
+        "inference.start=candidates",
+        "inference.spans=auto",
+    )
+
+
+@pytest.fixture(scope="module")
+def sentences(nested_sentences: list[Sentence]) -> list[list[str]]:
+    """From one word, of which there is a single span, to several windows."""
+    words = [word for s in nested_sentences for word in s.words]
+    short = [words[at : at + n] for n in (1, 2, 3) for at in range(0, 36, 3)]
+    return [*short, words[100:250], *(s.words for s in nested_sentences[:8])]
+
+
+@contextmanager
+def shifted(ner: DiffusionNER, shift: float) -> Iterator[None]:
+    """All scores of the initializer are so much higher."""
+    bias = ner.network.decoder.initializer.project.bias
+    with torch.no_grad():
+        bias[-1] += shift
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            bias[-1] -= shift
+
+
+@contextmanager
+def watched(network: DenoisingNetwork) -> Iterator[list[tuple[str, torch.Tensor | None]]]:
+    """Calls of encoder and decoder in turn, with the slots that the decoder is given."""
+    calls: list[tuple[str, torch.Tensor | None]] = []
+    hooks = [
+        network.encoder.transformer.register_forward_hook(
+            lambda *_: calls.append(("encoder", None))
+        ),
+        network.decoder.register_forward_hook(
+            lambda _module, given, _found: calls.append(("decoder", given[3]))
+        ),
+    ]
+    try:
+        yield calls
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@pytest.mark.parametrize("number", ["auto", 20])
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("shift", [0.0, 2.0])  # more of the few spans of short ones are likely
+def test_a_sentence_alone_and_in_any_batch(ner, sentences, steps, number, shift):
+    options = {"steps": steps, "spans": number}
+    with shifted(ner, shift):
+        alone = [ner.predict_tokens([words], **options)[0] for words in sentences]
+        assert sum(map(len, alone)) > len(sentences)
+        for size in (3, 1000):
+            assert_same(ner.predict_tokens(sentences, batch_size=size, **options), alone)
+        order = np.random.default_rng(0).permutation(len(sentences)).tolist()
+        mixed = ner.predict_tokens([sentences[i] for i in order], batch_size=7, **options)
+        assert_same(mixed, [alone[i] for i in order])
+
+
+@pytest.mark.parametrize("steps", [1, 2, 30])  # 30: more than a fifth of all
+@pytest.mark.parametrize("number", ["auto", 20])
+def test_the_sentence_is_encoded_once(ner, sentences, steps, number):
+    with watched(ner.network) as calls:
+        ner.predict_tokens(sentences[-3:], steps=steps, spans=number)
+    assert [name for name, _ in calls] == ["encoder"] + ["decoder"] * steps
+
+
+def test_nothing_is_random(ner, sentences):
+    expected = ner.predict_tokens(sentences, seed=0)
+    assert ner.predict_tokens(sentences, seed=1) == expected
+    noise = [ner.predict_tokens(sentences, start="noise", seed=seed) for seed in (0, 1)]
+    assert noise[0] != noise[1] and noise[0] != expected
+    fresh = [ner.predict_tokens(sentences, eta=1.0, steps=3, seed=seed) for seed in (0, 1)]
+    assert fresh[0] != fresh[1], "but eta adds noise"
+
+
+def test_it_is_as_if_the_candidates_were_given(ner, sentences):
+    """At the timestep whose noisy spans they are taken for."""
+    words = sentences[-4:]
+    corpus = EncodedCorpus([Sentence(w) for w in words], ner.subwords, ner.settings.encoder)
+    batch = to_tensors(corpus.batch(np.arange(4)), CPU)
+    with torch.no_grad():
+        scores = ner.network.encode(batch).initial
+    given = [
+        [(left, right + 1) for left, right in own] for own in candidates(scores, 9)[0].tolist()
+    ]
+    assert ner.network.schedule.start == 20
+    for steps in (1, 3):
+        expected = ner.predict_tokens(words, from_spans=given, timestep=20, steps=steps)
+        assert_same(ner.predict_tokens(words, spans=9, steps=steps), expected)
+        later = ner.predict_tokens(words, from_spans=given, timestep=30, steps=steps)
+        assert later != expected
+    # What is given comes first.
+    other = ner.predict_tokens(words, from_spans=[[(0, 1)]] * 4)
+    assert_same(other, ner.predict_tokens(words, from_spans=[[(0, 1)]] * 4, start="noise"))
+
+
+def test_auto_denoises_what_is_likely(ner, sentences):
+    words = sentences[-8:]
+    corpus = EncodedCorpus([Sentence(w) for w in words], ner.subwords, ner.settings.encoder)
+    batch = to_tensors(corpus.batch(np.arange(8)), CPU)
+    with torch.no_grad():
+        scores = ner.network.encode(batch).initial
+    good = (scores >= LEAST_SCORE).sum((1, 2))
+    expected = np.minimum(good.numpy(), span_counts(batch.lengths.numpy(), "auto"))
+    with watched(ner.network) as calls:
+        ner.predict_tokens(words, batch_size=100, steps=1)
+        ner.predict_tokens(words, batch_size=100, steps=1, spans=60)
+    (_, few), (_, many) = (call for call in calls if call[0] == "decoder")
+    assert sorted(few.sum(1).tolist()) == sorted(expected.tolist())
+    assert few.sum(1).min() >= 1 and few.shape[1] == few.sum(1).max() < 60, "no wider than needed"
+    assert many.shape[1] == 60 and many.all()
+
+
+def test_auto_denoises_one_span_at_least(ner, sentences):
+    with shifted(ner, -100), watched(ner.network) as calls:
+        found = ner.predict_tokens(sentences[-8:], batch_size=100, steps=1)
+        ner.predict_tokens(sentences, batch_size=100, steps=1)
+    assert calls[1][1].tolist() == [[True]] * 8
+    assert sum(map(len, found)) > 1
+    assert all(slots.any(1).all() for _, slots in calls[1::2])
+
+
+# Settings and folders
+
+
+def test_candidates_need_an_initializer(encoder_folder, refused, tmp_path):
+    message = r"inference\.start=candidates needs a model with decoder\.initializer=true"
+    with pytest.raises(SettingsError, match=message):
+        Settings().override(["inference.start=candidates"])
+    assert Settings().inference.start == "noise"
+    both = ["decoder.initializer=true", "inference.start=candidates"]
+    assert Settings().override(both).inference.start == "candidates"
+    plain = lively_model(encoder_folder)
+    with pytest.raises(SettingsError, match=message):
+        plain.predict_tokens([["Ada"]], start="candidates")
+    with pytest.raises(SettingsError, match=r"inference\.start='candidate' is not possible"):
+        plain.predict_tokens([["Ada"]], start="candidate")
+    plain.save_pretrained(tmp_path / "plain")
+    err = refused("predict", "Ada", "--model", tmp_path / "plain", "--start", "candidates")
+    assert "inference.start=candidates needs a model with decoder.initializer=true" in err
+
+
+def test_saved_and_loaded_again(ner, sentences, cli, tmp_path):
+    ner.save_pretrained(tmp_path / "model")
+    again = DiffusionNER.from_pretrained(tmp_path / "model", device="cpu")
+    assert again.settings == ner.settings and again.labels == LABELS
+    for options in ({}, {"start": "noise"}, {"spans": 20, "steps": 3}):
+        expected = ner.predict_tokens(sentences, **options)
+        assert again.predict_tokens(sentences, **options) == expected
+    text = "Ada met the wife of Charles Babbage."
+    for start in ("noise", "candidates"):
+        arguments = ("--model", tmp_path / "model", "--start", start, "--output", "-")
+        result = cli("predict", text, *arguments)
+        expected = [e._asdict() for e in ner(text, start=start)]
+        assert result.status == 0 and result.records[0]["entities"] == expected
+
+
+# Training
+
+
+Make = Callable[..., tuple[DenoisingObjective, Batch[np.ndarray]]]
+
+
+@pytest.fixture
+def make(tiny_settings: Settings, still_encoder: Path, nested_sentences: list[Sentence]) -> Make:
+    """An objective over a network with an initializer, without dropout, and a batch."""
+
+    def build(*overrides: str) -> tuple[DenoisingObjective, Batch[np.ndarray]]:
+        still = ["encoder.dropout=0", "decoder.dropout=0", "decoder.initializer=true"]
+        settings = tiny_settings.override([*still, *overrides])
+        labels = collect_labels(nested_sentences)
+        torch.manual_seed(0)
+        network = DenoisingNetwork(load_encoder(str(still_encoder)), labels, settings)
+        tokenizer = load_tokenizer(still_encoder, limit=128)
+        corpus = EncodedCorpus(nested_sentences[:5], tokenizer, settings.encoder, labels)
+        return DenoisingObjective(network, settings), corpus.batch(np.arange(5))
+
+    return build
+
+
+def test_two_more_draws(make):
+    objective, batch = make("training.draws=3")
+    plain, _ = make("training.draws=3", "decoder.initializer=false")
+    assert (objective.draws, plain.draws) == (5, 3)
+    counts = np.array([2, 0, 1])
+    assert 3 * objective.matched_spans(counts) == 5 * plain.matched_spans(counts) == 5 * 9
+    keys = np.arange(5)
+    noisy, expected = objective.noise(batch, keys), plain.noise(batch, keys)
+    assert np.array_equal(noisy.spans, expected.spans), "the other draws are what they were"
+    assert np.array_equal(noisy.t[:, :3], expected.t)
+    assert noisy.t.dtype == np.int64
+    assert (noisy.t[:, 3] == 20).all()
+    later = np.concatenate([objective.noise(batch, keys + 5 * n).t[:, 4] for n in range(200)])
+    assert later.min() == 1 and later.max() == 20
+    assert np.bincount(later)[1:] / 1000 == pytest.approx(np.full(20, 0.05), abs=0.03)
+
+
+@pytest.mark.parametrize("kind", ["left-right", "left-width"])
+def test_the_candidates_and_what_a_step_makes_of_them(make, kind):
+    objective, batch = make(f"diffusion.coordinates={kind}")
+    network = objective.network.eval()
+    tensors = to_tensors(batch, CPU)
+    lengths = tensors.lengths[:, None]
+    schedule, coordinates = network.schedule, network.coordinates
+    with torch.no_grad():
+        sentence = network.encode(tensors)
+        chosen, _ = candidates(sentence.initial, 12)
+        x = coordinates.encode(chosen[:, None], lengths)
+        prediction = network.decoder(sentence, chosen[:, None], torch.full((5, 1), 20))
+    left, right = prediction.left.argmax(-1), prediction.right.argmax(-1)
+    restored = torch.stack([left, torch.maximum(left, right)], -1)
+    x0 = coordinates.encode(restored, lengths)
+    met = set()
+    for later in (0, 1, 5, 10, 19, 20):
+        t = torch.tensor([7, schedule.start, later]).expand(5, 3)
+        found = objective._candidates(sentence, 12, t)
+        assert found.shape == (5, 2, 12, 2)
+        assert torch.equal(found[:, 0], chosen)
+        alpha_bar = schedule.alpha_bar.tolist()
+        step = ddim_step(x, x0, alpha_bar[20], alpha_bar[later])
+        assert torch.equal(found[:, 1:], coordinates.decode(step, lengths)), later
+        if later == schedule.start:  # no step at all
+            assert torch.equal(found[:, 1], chosen)
+        if later == 0:
+            assert torch.equal(found[:, 1:], restored)
+        met.add(tuple(found[:, 1].flatten().tolist()))
+    assert not torch.equal(chosen[:, None], restored) and len(met) > 2
+
+
+def test_every_sentence_has_a_later_timestep_of_its_own(make):
+    objective, batch = make()
+    network = objective.network.eval()
+    with torch.no_grad():
+        sentence = network.encode(to_tensors(batch, CPU))
+    later = [1, 5, 10, 15, 20]
+    t = torch.tensor([[20, one] for one in later])
+    together = objective._candidates(sentence, 12, t)
+    for row, one in enumerate(later):
+        same = objective._candidates(sentence, 12, torch.tensor([[20, one]]).expand(5, 2))
+        assert torch.equal(together[row], same[row])
+
+
+def test_a_step_of_training(make):
+    """The draws of noise, the candidates and what follows, each at its timestep."""
+    objective, batch = make("training.draws=2")
+    noisy = objective.noise(batch, batch.keys)
+    tensors = to_tensors(batch, CPU)
+    spans, t = torch.from_numpy(noisy.spans), torch.from_numpy(noisy.t)
+    with torch.no_grad():
+        step = objective.predict(tensors, spans, t)
+        sentence = objective.network.encode(tensors)
+        assert torch.allclose(step.initial, sentence.initial, atol=1e-5)
+        assert step.spans.shape == (5, 4, 12, 2) and step.prediction.left.shape[:3] == (5, 4, 12)
+        assert torch.equal(step.spans[:, :2], spans)
+        assert torch.equal(step.spans[:, 2:], objective._candidates(sentence, 12, t))
+        for draw in range(4):
+            part = slice(draw, draw + 1)
+            alone = objective.network.decoder(sentence, step.spans[:, part], t[:, part])
+            assert torch.allclose(step.prediction.types[:, part], alone.types, atol=1e-5)
+        assert objective.costs(step, tensors).shape == (5, 4, 12, tensors.gold.shape[1])
+
+
+def test_the_initializers_loss_counts_as_much_as_the_spans_of_a_draw(make):
+    objective, batch = make()
+    noisy = objective.noise(batch, batch.keys)
+    tensors = to_tensors(batch, CPU)
+    with torch.no_grad():
+        step = objective.predict(tensors, torch.from_numpy(noisy.spans), torch.from_numpy(noisy.t))
+        costs = objective.costs(step, tensors).numpy()
+        assigned = torch.from_numpy(objective.assign(costs, batch.gold_counts))
+        whole = objective.loss(step, tensors, assigned)
+        own = initializer_loss(step.initial, tensors.gold, tensors.gold_types >= 0)
+        step.initial = None
+        rest = objective.loss(step, tensors, assigned)
+        total = objective(tensors, noisy, 4.0)
+    assert (whole - rest).item() == pytest.approx(12 * own.sum().item(), rel=1e-4)
+    assert total.item() == pytest.approx(whole.item() / 4, rel=1e-5)
+
+
+def test_gradients_reach_all_of_the_network(make):
+    objective, batch = make("training.near=0.5", "training.overlap_cost=1")
+    noisy = objective.noise(batch, batch.keys)
+    objective(to_tensors(batch, CPU), noisy, 1.0).backward()
+    for name, parameter in objective.network.named_parameters():
+        if not name.endswith("key.bias"):  # added to all keys alike it changes no softmax
+            assert parameter.grad is not None and (parameter.grad != 0).any(), name
+    assert "decoder.initializer.project.weight" in dict(objective.network.named_parameters())
+
+
+def test_the_candidates_have_no_gradient_of_their_own(make):
+    """The first step, which only says what the second draw is, is not learned from."""
+    objective, batch = make()
+    sentence = objective.network.encode(to_tensors(batch, CPU))
+    assert sentence.initial.requires_grad
+    t = torch.tensor([[20, 9]] * 5)
+    assert not objective._candidates(sentence, 12, t).requires_grad
+
+
+def test_learns_nested_sentences_by_heart(still_encoder, nested_sentences, tmp_path):
+    settings = by_heart(nested_sentences, still_encoder, tmp_path).override(
+        [
+            "decoder.initializer=true",
+            "inference.start=candidates",
+            "training.draws=1",
+            "training.learning_rate=3e-3",
+            "training.epochs=60",
+            "training.evaluate_every=20",
+        ]
+    )
+    assert train(settings).best_f1 >= 0.95
+    ner = DiffusionNER.from_pretrained(settings.training.output, device="cpu")
+    corpus = EncodedCorpus(nested_sentences, ner.subwords, settings.encoder)
+    with torch.no_grad():
+        scores = ner.network.encode(to_tensors(corpus.batch(np.arange(32)), CPU)).initial
+    right = 0
+    for own, sentence in zip(scores, nested_sentences, strict=True):
+        found = {(left, last + 1) for left, last in (own > 0).nonzero().tolist()}
+        right += found == {(start, end) for start, end, _ in sentence.entities}
+    assert right >= 30, "the likely spans are the entities, without the decoder"
+    gold = [s.entities for s in nested_sentences]
+    # The same model does all of it; a decoder that has learned from 24 spans misses a few entities
+    # when there are fewer.
+    for options in ({"steps": 3}, {"start": "noise"}, {"spans": "auto"}):
+        assert score(gold, ner.predict_sentences(nested_sentences, **options)).micro.f1 >= 0.85
