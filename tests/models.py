@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,11 @@ import torch
 
 from diffusionner import DiffusionNER, Entity, formats
 from diffusionner.corpus import Sentence
+from diffusionner.inference.calibration import Judge
 from diffusionner.inference.torch_engine import TorchEngine
 from diffusionner.model import DenoisingNetwork
 from diffusionner.model.pretrained import load_encoder, load_tokenizer, position_limit
-from diffusionner.settings import Settings
+from diffusionner.settings import InferenceSettings, Settings
 
 LABELS = ["FAC", "GPE", "PER"]
 
@@ -29,7 +31,7 @@ def lively_model(encoder_folder: Path, *changes: str) -> DiffusionNER:
             },
             "diffusion": {"spans": 12, "timesteps": 100},
             "decoder": {"heads": 4, "feedforward": 32, "span_pooling": "endpoints"},
-            "inference": {"steps": 2, "spans": 30, "threshold": 0, "overlap": "all"},
+            "inference": {"steps": 2, "spans": 30, "phi": 0, "overlap": "all"},
         }
     ).override(changes)
     torch.manual_seed(0)
@@ -96,6 +98,16 @@ def by_heart(sentences: list[Sentence], encoder: Path, folder: Path) -> Settings
             "inference": {"steps": 1, "spans": 24},
         }
     )
+
+
+def everything(labels: Sequence[str]) -> Judge:
+    """Lets all pass."""
+    return Judge(InferenceSettings(phi=0.0), labels, None)
+
+
+def written(entity: Entity) -> dict[str, object]:
+    """As `diffusionner predict` writes it."""
+    return {name: getattr(entity, name) for name in ("start", "end", "label", "score", "text")}
 
 
 def spans(entities: list[Entity]) -> list[tuple[int, int, str]]:

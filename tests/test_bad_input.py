@@ -222,7 +222,7 @@ def test_bad_inference_options(refused, folder):
 
     assert "exceeds diffusion.timesteps=100" in of("--steps", 500)
     assert "did you mean 'nested'" in of("--overlap", "neste")
-    assert "nearest valid value is 3" in of("--threshold", 7)
+    assert "nearest valid value is 1" in of("--threshold", 7)
 
 
 def test_predict_without_input_or_with_two(refused, folder, tmp_path):

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from commands import Result
 from corpora import EXCERPT
+from models import written as shown
 
 from diffusionner import DiffusionNER, formats
 from diffusionner.evaluation.scorer import score
@@ -68,12 +69,10 @@ def project(encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> P
             "no_entity_weight": 0,
             "tune_threshold": False,
         },
-        "inference": {"steps": 2, "threshold": 2, "overlap": "all"},
+        "inference": {"steps": 2, "phi": 2, "overlap": "all"},
     }
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    process = start(
-        folder, "train", "config.yaml", "training.output=runs/a", "inference.threshold=0"
-    )
+    process = start(folder, "train", "config.yaml", "training.output=runs/a", "inference.phi=0")
     result = finish(process)
     assert result.status == 0, result.err
     assert "best dev F1" in result.out
@@ -110,7 +109,7 @@ def test_end_to_end(project, model):
     records = [json.loads(first), *result.records]
     assert [record.get("id") for record in records] == [*range(40), None]
     for record, entities in ((records[0], by_token), (records[40], by_text)):
-        assert record["entities"] == [pytest.approx(e._asdict(), abs=1e-5) for e in entities]
+        assert record["entities"] == [pytest.approx(shown(e), abs=1e-5) for e in entities]
 
     result = finish(evaluated)
     assert (result.status, result.err) == (0, "")
@@ -143,7 +142,7 @@ def test_help(cli, command):
     assert f"{command} [OPTIONS]" in result.out
     options = {
         "train": ["--resume", "KEY=VALUE"],
-        "evaluate": ["--model", "--data", "--json", "--steps", "--spans", "--threshold"],
+        "evaluate": ["--model", "--data", "--json", "--steps", "--spans", "--threshold", "--phi"],
         "predict": ["--model", "--input", "--output", "--overlap", "--seed", "--device"],
         "settings": [],
         "data": ["stats", "convert", "split", "check", "formats"],
@@ -184,7 +183,7 @@ def test_evaluate_options_change_the_scores(cli, project, model, tmp_path):
     assert many["inference"] == plain["inference"] | {
         "spans": 50, "seed": 3, "steps": 5, "batch_size": 2,
     }  # fmt: skip
-    assert evaluate("--threshold", 3)["micro"]["predicted"] == 0
+    assert evaluate("--phi", 3)["micro"]["predicted"] == 0
     ner = DiffusionNER.from_pretrained(model)
     sentences = formats.read(project / "dev.jsonl")
     flat = ner.predict_sentences(sentences, overlap="flat")
@@ -289,7 +288,7 @@ def test_predict_options(cli, model):
 
     everything = predict("--spans", 60)
     assert len(everything) > len(predict("--spans", 60, "--overlap", "flat"))
-    assert predict("--threshold", 3) == []
+    assert predict("--phi", 3) == predict("--threshold", 1) == []
     assert predict("--seed", 1, "--spans", 5) != predict("--seed", 2, "--spans", 5)
 
 

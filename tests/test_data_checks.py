@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from models import everything
 
 from diffusionner.batching import EncodedCorpus
 from diffusionner.corpus import Irregular, Sentence, Span
@@ -369,7 +370,7 @@ def test_reach_is_what_decoding_can_keep(entities, policy):
     different = {span[:2] for span in entities}  # as deduplication leaves them
     most = 0
     for ranking in permutations(different):
-        found = [Found(s, e - 1, 0, 3 - i / 100) for i, (s, e) in enumerate(ranking)]
+        found = [Found(s, e - 1, 0, 3 - i / 100, 1.0, 1) for i, (s, e) in enumerate(ranking)]
         most = max(most, len(resolve_overlaps(found, policy)))
     assert reach.found == most
 
@@ -411,7 +412,8 @@ def test_owning_is_as_in_decoding(tokenizer):
         for row, window in enumerate(windows):
             if window.start <= start and end <= window.end:
                 table[row, 0] = start - window.start, end - 1 - window.start, 0, 3, 1
-        given_out = deduplicate(table, corpus.windows, np.arange(len(windows)))
+        rows = np.arange(len(windows))
+        given_out = deduplicate(table, corpus.windows, rows, everything(["A"]))
         assert len(given_out) <= 1
         assert any(w.holds(Span(start, end, "A")) for w in windows) == bool(given_out)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from models import everything
 
 from diffusionner.batching import Batch, EncodedCorpus, Windows
 from diffusionner.corpus import Sentence, Span
@@ -18,9 +19,19 @@ from diffusionner.inference.torch_engine import read_out
 from diffusionner.model import Prediction, Restored
 from diffusionner.model.pretrained import load_tokenizer
 from diffusionner.settings import EncoderSettings, InferenceSettings
-from diffusionner.training.selection import GRID, best_threshold
+from diffusionner.training.selection import GRID, best_phi
 
 # Reading out
+
+
+def entity(left: int, right: int, kind: int, total: float) -> Found:
+    return Found(left, right, kind, total, 0.0, 1)
+
+
+def distinct(table: np.ndarray, windows: Windows, chosen: np.ndarray) -> list[tuple[int, Found]]:
+    """Whatever its total; its score and votes are of other tests."""
+    found = deduplicate(table, windows, chosen, everything(["A", "B", "C"]))
+    return [(sentence, one._replace(score=0.0, votes=1)) for sentence, one in found]
 
 
 def pointing(spans: list[tuple[int, int, int]], words: int = 6, types: int = 2) -> Prediction:
@@ -116,16 +127,16 @@ def test_equal_spans_keep_the_likeliest_type():
             (4, 4, 1, -1.0, 0.99),
         ]
     )
-    found = deduplicate(table, windows_of((7, 0, 0, 9)), np.array([0]))
+    found = distinct(table, windows_of((7, 0, 0, 9)), np.array([0]))
     assert found == [
-        (7, Found(0, 2, 1, 0.0)), (7, Found(1, 2, 1, 2.1)), (7, Found(1, 3, 0, 1.0)),
+        (7, entity(0, 2, 1, 0.0)), (7, entity(1, 2, 1, 2.1)), (7, entity(1, 3, 0, 1.0)),
     ]  # fmt: skip
 
 
 def test_equal_types_keep_the_larger_sum():
     table = table_of([(1, 2, 0, 2.5, 0.9), (1, 2, 0, 2.7, 0.9), (1, 2, 0, 2.6, 0.9)])
-    found = deduplicate(table, windows_of((0, 0, 0, 9)), np.array([0]))
-    assert found == [(0, Found(1, 2, 0, 2.7))]
+    found = distinct(table, windows_of((0, 0, 0, 9)), np.array([0]))
+    assert found == [(0, entity(1, 2, 0, 2.7))]
 
 
 def test_deduplication_written_out():
@@ -142,8 +153,8 @@ def test_deduplication_written_out():
             left, right, kind, total, type_p = table[row, slot]
             key = ((0, 3)[row], int(left), int(right))
             if total >= 0 and (key not in expected or type_p > expected[key][0]):
-                expected[key] = (type_p, Found(int(left), int(right), int(kind), total))
-        found = deduplicate(table, windows, chosen)
+                expected[key] = (type_p, entity(int(left), int(right), int(kind), total))
+        found = distinct(table, windows, chosen)
         assert len(found) == len(expected)
         assert {(sentence, f.left, f.right): f for sentence, f in found} == {
             key: entity for key, (_, entity) in expected.items()
@@ -158,14 +169,14 @@ def test_each_entity_comes_from_the_window_that_owns_its_middle():
         (left - 4, right - 4, kind, total - 1, p) for left, right, kind, total, p in first[1:]
     ]
     second.append((0, 9, 1, 1.5, 0.9))  # words 4..13, in its own counting 0..9
-    found = deduplicate(table_of(first, second), windows, np.array([0, 1]))
+    found = distinct(table_of(first, second), windows, np.array([0, 1]))
     assert {sentence for sentence, _ in found} == {5}
     assert sorted(f for _, f in found) == [
-        Found(2, 9, 0, 2.0),  # its middle, 6, belongs to the first
-        Found(4, 13, 1, 1.5),
-        Found(6, 6, 0, 2.1),
-        Found(6, 7, 0, pytest.approx(1.2)),  # of two words the right one is the middle
-        Found(8, 9, 0, pytest.approx(1.3)),
+        entity(2, 9, 0, 2.0),  # its middle, 6, belongs to the first
+        entity(4, 13, 1, 1.5),
+        entity(6, 6, 0, 2.1),
+        entity(6, 7, 0, pytest.approx(1.2)),  # of two words the right one is the middle
+        entity(8, 9, 0, pytest.approx(1.3)),
     ]
 
 
@@ -174,7 +185,7 @@ def test_every_span_is_kept_from_exactly_one_window():
     width = 10
     spans = [(i, j) for i in range(width) for j in range(i, width)]
     table = table_of(*[[(i, j, 0, w, 0.5) for i, j in spans] for w in (1.0, 2.0, 3.0)])
-    found = [f for _, f in deduplicate(table, windows, np.arange(3))]
+    found = [f for _, f in distinct(table, windows, np.arange(3))]
     assert len({f[:2] for f in found}) == len(found)
     for f in found:
         owned = ((0, 7), (7, 11), (11, 18))[int(f.total) - 1]
@@ -233,7 +244,7 @@ def test_cut_sentences_are_put_together_again(encoder_folder, batch_size):
     engine = Pointing(sentences, corpus)
     options = InferenceSettings(batch_size=batch_size)
     for chosen in ([0, 1, 2, 3], [3, 0]):
-        results = predict(engine, corpus, chosen, options)
+        results = predict(engine, corpus, chosen, options, everything(["A", "B", "C"]))
         for number, found in zip(chosen, results, strict=True):
             text = "".join("x" if w == "x" else "." for w in sentences[number].words)
             expected = [(i, i + len(run) - 1) for i, run in _runs(text)]
@@ -248,7 +259,7 @@ def random_spans(random: np.random.Generator, count: int = 25, words: int = 12) 
     for _ in range(count):
         left, right = sorted(random.integers(0, words, 2).tolist())
         kind, total = int(random.integers(0, 3)), float(np.round(random.uniform(1, 3), 1))
-        found.append(Found(left, right, kind, total))
+        found.append(entity(left, right, kind, total))
     return found
 
 
@@ -302,8 +313,8 @@ def test_the_threshold_may_come_before_or_after(policy):
 
 
 def test_nested_and_flat_by_example():
-    outer, inner, crossing = Found(0, 5, 0, 2.0), Found(1, 2, 0, 2.5), Found(2, 3, 0, 2.2)
-    same_start, apart = Found(0, 1, 0, 1.0), Found(6, 7, 0, 1.0)
+    outer, inner, crossing = entity(0, 5, 0, 2.0), entity(1, 2, 0, 2.5), entity(2, 3, 0, 2.2)
+    same_start, apart = entity(0, 1, 0, 1.0), entity(6, 7, 0, 1.0)
     found = [crossing, outer, inner, same_start, apart]
     assert resolve_overlaps(found, "nested") == [outer, inner, apart]
     assert resolve_overlaps([outer, same_start], "nested") == [outer, same_start]
@@ -316,7 +327,7 @@ def test_nested_and_flat_by_example():
 
 
 def test_the_threshold_is_inclusive():
-    found = [Found(0, 1, 1, 2.5), Found(2, 2, 0, 2.4)]
+    found = [entity(0, 1, 1, 2.5), entity(2, 2, 0, 2.4)]
     assert to_spans(found, ["A", "B"], 2.5) == [Span(0, 2, "B")]
     assert to_spans(found, ["A", "B"], 2.4) == [Span(0, 2, "B"), Span(2, 3, "A")]
 
@@ -326,7 +337,7 @@ def f1_at(sentences, found, labels, threshold) -> float:
     return score([s.entities for s in sentences], predicted).micro.f1
 
 
-def test_best_threshold_is_best():
+def test_best_phi_is_best():
     random = np.random.default_rng(0)
     labels = ["A", "B"]
     chosen = set()
@@ -339,9 +350,9 @@ def test_best_threshold_is_best():
             for i in range(9):
                 right = Span(i, i + 1 + i % 2, labels[i % 2]) in gold
                 total = float(random.uniform(2.0 if right else 1.0, 3.0 if right else 2.7))
-                guesses.append(Found(i, i + i % 2, i % 2, total))
+                guesses.append(entity(i, i + i % 2, i % 2, total))
             found.append(guesses)
-        threshold, f1 = best_threshold(sentences, found, labels)
+        threshold, f1 = best_phi(sentences, found, labels)
         scores = [f1_at(sentences, found, labels, t) for t in GRID]
         assert f1 == pytest.approx(max(scores))
         best = [t for t, s in zip(GRID, scores, strict=True) if s == pytest.approx(max(scores))]
@@ -350,21 +361,21 @@ def test_best_threshold_is_best():
     assert len(chosen) > 3
 
 
-def test_best_threshold_lies_in_the_middle_of_equals():
+def test_best_phi_lies_in_the_middle_of_equals():
     sentences = [Sentence(["w"] * 4, [Span(0, 1, "A")])]
-    found = [[Found(0, 0, 0, 2.6), Found(1, 1, 0, 1.4)]]
-    threshold, f1 = best_threshold(sentences, found, ["A"])
+    found = [[entity(0, 0, 0, 2.6), entity(1, 1, 0, 1.4)]]
+    threshold, f1 = best_phi(sentences, found, ["A"])
     assert f1 == 1.0
     assert threshold == pytest.approx(2.05, abs=0.05)
-    found = [[Found(0, 0, 0, 2.5), Found(1, 1, 0, 2.45)]]
-    assert best_threshold(sentences, found, ["A"]) == (2.5, 1.0)  # inclusive, as in to_spans
+    found = [[entity(0, 0, 0, 2.5), entity(1, 1, 0, 2.45)]]
+    assert best_phi(sentences, found, ["A"]) == (2.5, 1.0)  # inclusive, as in to_spans
 
 
-def test_best_threshold_of_nothing():
+def test_best_phi_of_nothing():
     sentences = [Sentence(["w"], [Span(0, 1, "A")])]
-    threshold, f1 = best_threshold(sentences, [[]], ["A"])
+    threshold, f1 = best_phi(sentences, [[]], ["A"])
     assert f1 == 0.0 and threshold in GRID
-    threshold, f1 = best_threshold([Sentence(["w"])], [[Found(0, 0, 0, 2.0)]], ["A"])
+    threshold, f1 = best_phi([Sentence(["w"])], [[entity(0, 0, 0, 2.0)]], ["A"])
     assert f1 == 0.0 and threshold in GRID
 
 

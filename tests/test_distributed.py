@@ -53,7 +53,7 @@ def settings(
             # so that even this model finds something, and the scores can differ
             "training.no_entity_weight=0",
             "training.tune_threshold=false",
-            "inference.threshold=0",
+            "inference.phi=0",
             "inference.overlap=all",
         ]
     )

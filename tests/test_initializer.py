@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from models import LABELS, assert_same, by_heart, lively_model
+from models import LABELS, assert_same, by_heart, lively_model, written
 
 from diffusionner import DiffusionNER
 from diffusionner.batching import Batch, EncodedCorpus
@@ -471,7 +471,7 @@ def test_saved_and_loaded_again(ner, sentences, cli, tmp_path):
     for start in ("noise", "candidates"):
         arguments = ("--model", tmp_path / "model", "--start", start, "--output", "-")
         result = cli("predict", text, *arguments)
-        expected = [e._asdict() for e in ner(text, start=start)]
+        expected = [written(e) for e in ner(text, start=start)]
         assert result.status == 0 and result.records[0]["entities"] == expected
 
 

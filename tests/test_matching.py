@@ -207,6 +207,7 @@ def make_batch(
         keys=blank[:, 0],
         gold=table[..., :2],
         gold_types=table[..., 2],
+        looked_for=np.ones((len(lengths), TYPES), dtype=bool),
         gold_counts=np.array([len(g) for g in gold]),
     )
 
@@ -268,6 +269,18 @@ def test_loss_equals_the_loop(matches, weight, draws):
     )
     expected = written_out(prediction, batch, matches, weight)
     assert loss_of(prediction, batch, *overrides) == pytest.approx(expected, rel=1e-5)
+
+
+def test_no_entity_may_be_a_type_that_nobody_marked():
+    """Where only the first type was looked for, a span without an entity may be any other."""
+    prediction = random_prediction(len(LENGTHS), 1, 7, max(LENGTHS), TYPES)
+    batch = make_batch(LENGTHS, [[], [], []])
+    whole = loss_of(prediction, batch)
+    batch.looked_for[1, 1:] = False
+    log_p = prediction.types.log_softmax(-1)
+    expected = -log_p[[0, 2], ..., -1].sum() - log_p[1, ..., 1:].logsumexp(-1).sum()
+    assert loss_of(prediction, batch) == pytest.approx(expected.item(), rel=1e-5)
+    assert loss_of(prediction, batch) < whole
 
 
 def test_loss_is_divided_by_the_denominator():

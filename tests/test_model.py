@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from models import everything
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
@@ -94,7 +95,7 @@ def test_batches_on_a_device_are_those_of_the_host(tokenizer, nested_sentences, 
         if f.name in ("keys", "gold_counts"):
             assert after is before, "noise and matching are made on the host"
         else:
-            assert after.device.type == device and after.dtype == torch.int64, f.name
+            assert after.device.type == device and after.dtype in (torch.int64, torch.bool), f.name
             assert after.shape == before.shape, f.name
             assert np.array_equal(after.cpu().numpy(), before), f.name
 
@@ -208,7 +209,13 @@ def test_predictions_do_not_depend_on_the_batch(
     def found(order: list[int], size: int) -> dict[int, list]:
         corpus = EncodedCorpus([sentences[i] for i in order], tokenizer, network_settings(network))
         assert len(corpus) > len(order), "one sentence takes several windows"
-        results = predict(engine, corpus, range(len(order)), replace(options, batch_size=size))
+        results = predict(
+            engine,
+            corpus,
+            range(len(order)),
+            replace(options, batch_size=size),
+            everything(network.labels),
+        )
         return dict(zip(order, results, strict=True))
 
     order = list(range(len(sentences)))
@@ -298,10 +305,10 @@ def test_batches_are_as_long_as_the_engine_likes(build, tokenizer, nested_senten
             return engine.reverse(batch, *rest)
 
     options = InferenceSettings(steps=1, spans=9, batch_size=1)
-    found = predict(Watched(), corpus, range(5), options)
+    found = predict(Watched(), corpus, range(5), options, everything(network.labels))
     sizes = corpus.windows.piece_end - corpus.windows.piece_start + tokenizer.special_count
     assert lengths == [-(-size // step) * step for size in sorted(sizes.tolist())]
-    expected = predict(engine, corpus, range(5), options)
+    expected = predict(engine, corpus, range(5), options, everything(network.labels))
     assert [[e[:3] for e in own] for own in found] == [[e[:3] for e in own] for own in expected]
 
 
@@ -315,7 +322,9 @@ def test_predicting_leaves_the_network_as_it_was(build, tokenizer, nested_senten
         def note(done: int, total: int, calls: list[tuple[int, int]] = calls) -> None:
             calls.append((done, total))
 
-        predict(TorchEngine(network), corpus, [1, 0], InferenceSettings(steps=1), progress=note)
+        judge = everything(network.labels)
+        settings = InferenceSettings(steps=1)
+        predict(TorchEngine(network), corpus, [1, 0], settings, judge, progress=note)
         assert network.training == network.decoder.training == mode
         assert calls[-1] == (2, 2)
 

@@ -370,7 +370,7 @@ def test_given_spans_in_long_sentences(ner, nested_sentences):
         ({"stepz": 3}, "did you mean 'inference.steps'"),
         ({"steps": 101}, "inference.steps=101 exceeds diffusion.timesteps=100"),
         ({"steps": 0}, "nearest valid value is 1"),
-        ({"threshold": 3.5}, "nearest valid value is 3"),
+        ({"threshold": 3.5}, "nearest valid value is 1"),
         ({"overlap": "neste"}, "did you mean 'nested'"),
         ({"spans": "many"}, "expected int"),
         ({"eta": -0.1}, "nearest valid value is 0"),
@@ -392,10 +392,11 @@ def test_bad_options_are_errors_at_once(ner, options, message):
 
 def test_threshold_filters_by_score(ner):
     everything = ner(TEXTS[0])
-    middle = sorted(e.score for e in everything)[len(everything) // 2] * 3
+    middle = sorted(e.score for e in everything)[len(everything) // 2]
     some = ner(TEXTS[0], threshold=middle)
     assert 0 < len(some) < len(everything)
-    assert some == [e for e in everything if e.score * 3 >= middle - 1e-6]
+    assert some == [e for e in everything if e.score >= middle - 1e-6]
+    assert some == ner(TEXTS[0], phi=3 * middle)
     assert ner(TEXTS[0], threshold=None) == everything  # None: as the model has it
 
 

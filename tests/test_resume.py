@@ -63,7 +63,7 @@ def settings(tiny_settings: Settings) -> Settings:
             "training.matches_per_entity=0",
             "training.no_entity_weight=0",
             "training.tune_threshold=false",
-            "inference.threshold=0",
+            "inference.phi=0",
             "inference.overlap=all",
         ]
     )

@@ -92,7 +92,7 @@ def test_disk_full_for_real(folder, size):
 def test_disk_full_leaves_settings_and_weights_that_belong_together(folder):
     before = contents(folder)
     ner = DiffusionNER.from_pretrained(folder)
-    ner.settings = ner.settings.override(["inference.threshold=1.1"])
+    ner.settings = ner.settings.override(["inference.threshold=0.4"])
     with small_files(40_000), pytest.raises(WriteError):
         ner.save_pretrained(folder)
     assert contents(folder) == before

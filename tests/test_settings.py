@@ -146,7 +146,7 @@ def test_describe_shows_choices_and_ranges():
     allowed = {name: text for name, text, *_ in describe()}
     assert allowed["inference.overlap"] == "nested | flat | all"
     assert allowed["training.epochs"] == "int, at least 1"
-    assert allowed["inference.threshold"] == "float, 0 to 3"
+    assert allowed["inference.phi"] == "float or null, 0 to 3"
     assert allowed["encoder.hidden_size"] == "int or null, at least 2"
     assert allowed["data.train"] == "str or null"
     assert allowed["inference.spans"] == "int or auto, at least 1"
@@ -341,10 +341,10 @@ def test_nearest_hidden_size_may_be_smaller():
 
 
 def test_inference_options():
-    settings = Settings().with_inference({"steps": 3, "overlap": None, "threshold": 2})
+    settings = Settings().with_inference({"steps": 3, "overlap": None, "phi": 2})
     assert settings.inference.steps == 3
     assert settings.inference.overlap == "nested"
-    assert settings.inference.threshold == 2.0
+    assert settings.inference.phi == 2.0
     assert settings.training == Settings().training
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from corpora import put
-from models import assert_same, lively_model
+from models import assert_same, everything, lively_model, written
 
 from diffusionner import DiffusionNER
 from diffusionner.batching import Batch, EncodedCorpus
@@ -84,7 +84,7 @@ def corpus(encoder_folder: Path) -> EncodedCorpus:
 def test_every_window_gets_its_own_number(corpus, spans, batch_size):
     engine = Recording()
     options = InferenceSettings(spans=spans, batch_size=batch_size)
-    assert predict(engine, corpus, range(6), options) == [[]] * 6
+    assert predict(engine, corpus, range(6), options, everything(["A"])) == [[]] * 6
     assert sum(len(lengths) for lengths, _ in engine.seen) == len(corpus) > 6
     for lengths, slots in engine.seen:
         counts = slots.sum(1)
@@ -96,7 +96,9 @@ def test_every_window_gets_its_own_number(corpus, spans, batch_size):
 def test_given_spans_are_not_counted(corpus):
     engine = Recording()
     given = [[(0, 1)] * number for number in (3, 0, 1, 25, 70, 0)]
-    predict(engine, corpus, range(6), InferenceSettings(batch_size=100), given, 20)
+    predict(
+        engine, corpus, range(6), InferenceSettings(batch_size=100), everything(["A"]), given, 20
+    )
     ((lengths, slots),) = engine.seen
     for length, number in ((1, 3), (5, 0), (9, 1), (30, 25), (60, 70)):
         assert slots[lengths == length].sum() == number
@@ -205,7 +207,7 @@ def test_predict_takes_numbers_and_auto(predicted, folder):
     ner = DiffusionNER.from_pretrained(folder)  # whose own number is 12
     for spans in (20, "auto", 1):
         expected = ner("Ada met the wife of Charles.", spans=spans, threshold=0)
-        assert predicted("--spans", spans) == [e._asdict() for e in expected]
+        assert predicted("--spans", spans) == [written(e) for e in expected]
 
 
 @pytest.mark.parametrize("command", ["predict", "evaluate"])
@@ -253,7 +255,7 @@ def test_ceiling_of_several_windows(encoder_folder):
     engine = Recording()
     corpus = EncodedCorpus([sentence], tokenizer, settings)
     options = InferenceSettings(overlap="all")
-    predict(engine, corpus, [0], options)
+    predict(engine, corpus, [0], options, everything(["A"]))
     given = sum(int(slots.sum()) for _, slots in engine.seen)
     assert given == sum(window.spans(options) for window in windows) < len(entities)
     reach = Reach()

@@ -76,7 +76,7 @@ def test_folder_holds_the_model_that_was_reported(learned):
     settings, outcome = learned
     sentences = formats.read(settings.data.dev)
     ner = DiffusionNER.from_pretrained(settings.training.output)
-    assert ner.settings.inference.threshold == outcome.threshold
+    assert ner.calibration is not None
     found = ner.predict_sentences(sentences, batch_size=7)
     f1 = score([s.entities for s in sentences], found).micro.f1
     assert f1 == pytest.approx(outcome.best_f1, abs=1e-12)
@@ -94,7 +94,7 @@ def test_log_and_tensorboard(learned):
     assert max(record["f1"] for record in epochs) == outcome.best_f1
     best = next(record for record in epochs if record["f1"] == outcome.best_f1)
     assert best["epoch"] == best["best"] == outcome.best_epoch
-    assert best["threshold"] == outcome.threshold
+    assert 1 <= best["phi"] <= 3
     board = list((Path(settings.training.output) / "tensorboard").glob("events.out.*"))
     assert board
     assert board[0].stat().st_size > 1000
@@ -121,18 +121,19 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, torch.Tensor]]:
         snapshots.append({k: v.clone() for k, v in self.network.state_dict().items()})
         select(self, epoch)
 
-    monkeypatch.setattr(trainer, "best_threshold", lambda *_: next(script))
+    monkeypatch.setattr(trainer, "best_phi", lambda *_: next(script))
+    monkeypatch.setattr(trainer, "fit", lambda *_: None)  # as if too little was found
     monkeypatch.setattr(Trainer, "_select", recording)
     return snapshots
 
 
-def test_best_epoch_is_kept_with_its_threshold(tiny_settings, scripted):
+def test_best_epoch_is_kept_with_its_phi(tiny_settings, scripted):
     outcome = train(tiny_settings)
-    assert (outcome.best_epoch, outcome.best_f1, outcome.threshold) == (2, 0.9, 0.4)
+    assert (outcome.best_epoch, outcome.best_f1) == (2, 0.9)
     assert equal(weights_of(tiny_settings), scripted[1])
     assert not equal(scripted[1], scripted[2])
     ner = DiffusionNER.from_pretrained(tiny_settings.training.output)
-    assert ner.settings.inference.threshold == 0.4
+    assert (ner.settings.inference.phi, ner.calibration) == (0.4, None)
     assert ner.settings.training == tiny_settings.training
 
 
@@ -174,13 +175,13 @@ def test_evaluates_as_often_as_told_and_at_the_end(tiny_settings):
     assert [r["epoch"] for r in log_of(tiny_settings) if "epoch" in r] == [2, 3]
 
 
-def test_fixed_threshold(tiny_settings):
+def test_fixed_phi(tiny_settings):
     settings = tiny_settings.override(
-        ["training.tune_threshold=false", "inference.threshold=1.33", "training.epochs=1"]
+        ["training.tune_threshold=false", "inference.phi=1.33", "training.epochs=1"]
     )
-    assert train(settings).threshold == 1.33
+    train(settings)
     config = json.loads((Path(settings.training.output) / "config.json").read_text())
-    assert config["settings"]["inference"]["threshold"] == 1.33
+    assert config["settings"]["inference"]["phi"] == 1.33
 
 
 def test_without_dev_the_last_epoch_is_kept(tiny_settings):
@@ -302,7 +303,7 @@ def test_every_variant_trains_and_loads(tiny_settings, changes):
         found = ner.predict_sentences(sentences)
         f1 = score([s.entities for s in sentences], found).micro.f1
         assert f1 == pytest.approx(outcome.best_f1, abs=1e-12)
-    assert ner.settings.override(["inference.threshold=2.5"]) == settings
+    assert ner.settings.override(["inference.phi=null"]) == settings
 
 
 def test_choosing_on_the_test_corpus_must_be_asked_for(tiny_settings, tmp_path):

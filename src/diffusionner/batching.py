@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from diffusionner.corpus import Sentence
+from diffusionner.corpus import Sentence, looked_for
 from diffusionner.settings import EncoderSettings
 from diffusionner.subwords import SubwordTokenizer
 
@@ -35,6 +35,7 @@ class Batch(Generic[Array]):
     characters: Array  # [B, M, C] codes of the words' characters
     gold: Array  # [B, N, 2] left and right word, inclusive
     gold_types: Array  # [B, N], -1 for padding
+    looked_for: Array  # [B, C] true for types that the annotators marked
     # Noise and matching are made on the host, which always has these:
     keys: np.ndarray  # [B] noise keys of the sentences
     gold_counts: np.ndarray  # [B]
@@ -87,6 +88,9 @@ class EncodedCorpus:
         )
         self.sentence_keys = np.array([_sentence_key(s.words) for s in sentences], dtype=np.int64)
         self.gold, self.gold_types, self.gold_offset = self._place_gold(sentences, labels)
+        types = labels or ()
+        looked = [[looked_for(s, label) for label in types] for s in sentences]
+        self.looked_for = np.array(looked, dtype=bool).reshape(len(sentences), len(types))
 
     def __len__(self) -> int:
         return len(self.windows)
@@ -170,6 +174,7 @@ class EncodedCorpus:
             characters=characters.astype(np.int64),
             gold=gold,
             gold_types=gold_types,
+            looked_for=self.looked_for[w.sentence[chosen]],
             keys=self.sentence_keys[w.sentence[chosen]] + w.offset[chosen],
             gold_counts=counts,
         )

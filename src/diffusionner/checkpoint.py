@@ -13,28 +13,38 @@ from torch import Tensor
 
 from diffusionner.errors import CheckpointError, WriteError
 from diffusionner.files import bytes_writer, write_together
+from diffusionner.inference.calibration import Calibration
 from diffusionner.model import DenoisingNetwork
 from diffusionner.model.pretrained import build_encoder, load_tokenizer, position_limit
 from diffusionner.model_folder import new_config, read_config
+from diffusionner.packing import pack, unpack
 from diffusionner.settings import Settings
 from diffusionner.subwords import SubwordTokenizer
 
 
 def save(
-    folder: Path, network: DenoisingNetwork, tokenizer: SubwordTokenizer, settings: Settings
+    folder: Path,
+    network: DenoisingNetwork,
+    tokenizer: SubwordTokenizer,
+    settings: Settings,
+    calibration: Calibration | None = None,
+    precision: str = "float32",
 ) -> None:
     """All files are written beside their places first, then moved there together."""
     encoder_config = network.encoder.transformer.config.to_dict()
     # Where the encoder came from is in the settings; these depend on the machine or the run.
     for name in ("_name_or_path", "dtype", "torch_dtype", "transformers_version"):
         encoder_config.pop(name, None)
-    config = new_config(network.labels, settings) | {"encoder_config": encoder_config}
+    fitted = None if calibration is None else calibration.to_dict()
+    config = new_config(network.labels, settings, fitted) | {"encoder_config": encoder_config}
     text = json.dumps(config, indent=1, ensure_ascii=False) + "\n"
     writers = {
         folder / name: bytes_writer(content) for name, content in tokenizer_files(tokenizer).items()
     }
     writers[folder / "config.json"] = bytes_writer(text.encode())
-    writers[folder / "model.safetensors"] = tensor_writer(network.state_dict(), {"format": "pt"})
+    writers[folder / "model.safetensors"] = tensor_writer(
+        pack(network.state_dict(), precision), {"format": "pt"}
+    )
     write_together(writers)
 
 
@@ -84,7 +94,7 @@ def load(folder: str | Path) -> tuple[DenoisingNetwork, SubwordTokenizer, Settin
 
 
 def load_weights(network: DenoisingNetwork, path: Path) -> None:
-    tensors = read_tensors(path)
+    tensors = unpack(read_tensors(path), str(path))
     expected = network.state_dict()
     wrong = sorted(expected.keys() ^ tensors.keys()) or sorted(
         name for name in expected if expected[name].shape != tensors[name].shape

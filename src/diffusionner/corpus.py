@@ -13,8 +13,10 @@ from diffusionner.errors import DataError
 class Entity(NamedTuple):
     """An entity found in a text (character offsets) or in a list of words (word offsets).
 
-    `end` is exclusive. `score` is in [0, 1]: the mean of the probabilities of the left
-    boundary, the right boundary and the type (the paper's sum divided by three).
+    `end` is exclusive. `score` is the probability that it is right, as measured on dev; of a model
+    without such a calibration, the mean of the probabilities of the left boundary, the right
+    boundary and the type (the paper's sum divided by three). `votes` is how many of the denoised
+    spans ended at its boundaries.
     """
 
     start: int
@@ -22,6 +24,7 @@ class Entity(NamedTuple):
     label: str
     score: float = 1.0
     text: str = ""
+    votes: int = 1
 
 
 class Span(NamedTuple):
@@ -48,7 +51,8 @@ class Sentence:
     """Words with their entities; `doc` ties neighbouring sentences together as context.
 
     Where the source has a text, `text` is the whole of the document's (one string that all its
-    sentences share) and `offsets` says which of its characters each word is.
+    sentences share) and `offsets` says which of its characters each word is. `types` are the labels
+    that the annotators looked for: of others, that none is marked says nothing.
     """
 
     words: list[str]
@@ -58,6 +62,7 @@ class Sentence:
     text: str | None = None
     offsets: list[tuple[int, int]] | None = None
     irregular: list[Irregular] = field(default_factory=list)
+    types: tuple[str, ...] | None = None  # None: all there are
 
     def check(self) -> None:
         """Raise DataError when the sentence is empty or an entity does not fit it."""
@@ -78,6 +83,11 @@ class Sentence:
         ends = list(accumulate((len(word) + 1 for word in self.words), initial=0))
         spans = zip(ends, self.words, strict=False)
         return " ".join(self.words), [(start, start + len(word)) for start, word in spans]
+
+
+def looked_for(sentence: Sentence, label: str) -> bool:
+    """Whether an entity of that label would have been marked."""
+    return sentence.types is None or label in sentence.types
 
 
 def collect_labels(sentences: Iterable[Sentence]) -> list[str]:

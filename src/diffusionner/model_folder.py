@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,16 @@ ENCODER_FILE = "encoder.onnx"
 DENOISER_FILE = "denoiser.onnx"
 
 
-def new_config(labels: Sequence[str], settings: Settings) -> dict[str, Any]:
-    return {
+def new_config(
+    labels: Sequence[str], settings: Settings, calibration: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    config = {
         "format": FORMAT,
         "version": VERSION,
         "labels": list(labels),
         "settings": settings.to_dict(),
     }
+    return config if calibration is None else {**config, "calibration": dict(calibration)}
 
 
 def read_config(folder: Path, *needed: str) -> dict[str, Any]:

@@ -127,7 +127,10 @@ class TrainingSettings:
         1.0,
     )
     no_entity_weight: float = setting(1.0, "Weight of unmatched spans in the type loss.", 0.0)
-    tune_threshold: bool = setting(True, "Choose the threshold on dev after every evaluation.")
+    tune_threshold: bool = setting(
+        True,
+        "Fit scores and their thresholds on dev, and phi to choose the epoch; false: phi as given.",
+    )
     evaluate_every: int = setting(1, "Epochs between evaluations on dev.", 1)
     checkpoint_minutes: float = setting(5.0, "Minutes between saved states within an epoch.", 0.0)
     precision: Literal["auto", "float32", "bf16"] = setting(
@@ -151,7 +154,12 @@ class InferenceSettings:
         "noise", "What is denoised: Gaussian spans, or the candidates of the initializer."
     )
     eta: float = setting(0.0, "DDIM's eta: 0 = deterministic, 1 = as noisy as DDPM.", 0.0, 1.0)
-    threshold: float = setting(2.5, "Phi, on the sum of the three probabilities.", 0.0, 3.0)
+    threshold: float | None = setting(
+        None, "Least score of an entity; null = of its type, as tuned on dev.", 0.0, 1.0
+    )
+    phi: float | None = setting(
+        None, "Least sum of the three probabilities instead: the paper's rule.", 0.0, 3.0
+    )
     overlap: Literal["nested", "flat", "all"] = setting(
         "nested", "Keep nested but not crossing entities, only disjoint ones, or all."
     )
@@ -238,6 +246,10 @@ class Settings:
     def with_inference(self, options: Mapping[str, Any]) -> Settings:
         """A copy with other inference settings; None leaves one as it is."""
         given = {name: value for name, value in options.items() if value is not None}
+        if "threshold" in given and "phi" not in given:
+            given["phi"] = None  # one takes the place of the other
+        elif "phi" in given and "threshold" not in given:
+            given["threshold"] = None
         section = _build_section(
             "inference", {**dataclasses.asdict(self.inference), **given}, "options"
         )
@@ -254,6 +266,10 @@ class Settings:
             raise SettingsError(
                 f"{origin}: inference.steps={self.inference.steps} exceeds "
                 f"diffusion.timesteps={self.diffusion.timesteps}; use at most that many"
+            )
+        if self.inference.threshold is not None and self.inference.phi is not None:
+            raise SettingsError(
+                f"{origin}: inference.threshold and inference.phi exclude each other; give one"
             )
         if self.inference.start == "candidates" and not self.decoder.initializer:
             raise SettingsError(

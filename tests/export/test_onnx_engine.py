@@ -78,7 +78,7 @@ def test_the_same_in_texts(pair):
 
 
 def test_the_same_for_other_options(pair, sentences):
-    for options in ({"seed": 3}, {"threshold": 2.0}, {"overlap": "flat"}, {"overlap": "nested"}):
+    for options in ({"seed": 3}, {"phi": 2.0}, {"overlap": "flat"}, {"overlap": "nested"}):
         expected, found = (model.predict_tokens(sentences, **options) for model in pair)
         assert_same(found, expected)
     corpus = [Sentence(words) for words in sentences]

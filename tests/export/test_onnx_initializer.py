@@ -30,7 +30,7 @@ def test_the_same_entities(initialized_pair, sentences, start, steps, number):
 
 
 def test_the_same_for_other_options(initialized_pair, sentences):
-    for options in ({"eta": 0.5, "steps": 4}, {"threshold": 1.5}, {"overlap": "nested"}):
+    for options in ({"eta": 0.5, "steps": 4}, {"phi": 1.5}, {"overlap": "nested"}):
         expected, found = (model.predict_tokens(sentences, **options) for model in initialized_pair)
         assert_same(found, expected)
     given = [[(0, 1)]] * len(sentences)  # what is given comes first

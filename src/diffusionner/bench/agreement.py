@@ -7,7 +7,7 @@ the CPU in float32, the network as it is written.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -34,7 +34,7 @@ class Expected:
     sentences: list[Sentence]  # the last few may only be context
     entities: list[list[Entity]]  # of the first ones
     options: dict[str, Any]
-    threshold: float
+    least: Mapping[str, float]  # score that an entity of each type needs
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,10 @@ def expect(subject: Subject, sentences: Sequence[Sentence], steps: Sequence[int]
             options |= {"threshold": 0.0, "overlap": "all"}
         seconds = (deadline - time.perf_counter()) / (len(steps) - turn)
         entities = _first(plain, sentences, options, seconds)
-        settings = plain.settings.with_inference(options)
-        read = list(sentences[: len(entities) + settings.encoder.context])
-        found.append(Expected(count, read, entities, options, settings.inference.threshold))
+        judge = plain.judge(plain.settings.with_inference(options).inference)
+        least = dict(zip(plain.labels, judge.scores(judge.least).tolist(), strict=True))
+        read = list(sentences[: len(entities) + plain.settings.encoder.context])
+        found.append(Expected(count, read, entities, options, least))
     return found
 
 
@@ -91,7 +92,7 @@ def check(
     with _without_tf32():
         ours = fast.predict_tokens(words, docs, batch_size=batch_size, **expected.options)
     theirs = expected.entities
-    same, found, wanted, both, furthest = compare(ours[: len(theirs)], theirs, expected.threshold)
+    same, found, wanted, both, furthest = compare(ours[: len(theirs)], theirs, expected.least)
     f1 = 2 * both / (found + wanted) if found + wanted else 1.0
     required = precision == "float32"
     if subject.random:
@@ -116,11 +117,11 @@ def _without_tf32() -> Iterator[None]:
 
 
 def compare(
-    ours: Sequence[Sequence[Entity]], theirs: Sequence[Sequence[Entity]], threshold: float
+    ours: Sequence[Sequence[Entity]], theirs: Sequence[Sequence[Entity]], least: Mapping[str, float]
 ) -> tuple[int, int, int, int, float]:
     """Sentences that are the same, our entities, theirs, both's, and how far scores are apart.
 
-    An entity that only one side has, because its score is at the threshold, does not count.
+    An entity that only one side has, because its score is just at the least, does not count.
     """
     same = found = expected = both = 0
     furthest = 0.0
@@ -128,7 +129,7 @@ def compare(
         a, b = ({e[:3]: e.score for e in entities} for entities in (one, other))
         for mine, yours in ((a, b), (b, a)):
             for key in [k for k, score in mine.items() if k not in yours]:
-                if abs(mine[key] - threshold / 3) < TOLERANCE:
+                if abs(mine[key] - least[key[2]]) < TOLERANCE:
                     del mine[key]
         shared = a.keys() & b.keys()
         furthest = max([furthest, *(abs(a[key] - b[key]) for key in shared)])

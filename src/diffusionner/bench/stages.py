@@ -102,6 +102,7 @@ def _pass(
 ) -> None:
     device = torch.device(clock.device)
     inference = ner.settings.inference
+    judge = ner.judge(inference)
     ner.subwords.lexicons.clear()  # as of a model that has met none of the words yet
     with clock.stage("tokenise"):
         corpus = EncodedCorpus(sentences, ner.subwords, ner.settings.encoder)
@@ -126,13 +127,12 @@ def _pass(
         with clock.stage("read out"):
             table = read_out(Restored(prediction, visible, prepared.initial)).cpu().numpy()
         with clock.stage("decode"):
-            for sentence, found in deduplicate(table, corpus.windows, chosen):
+            for sentence, found in deduplicate(table, corpus.windows, chosen, judge):
                 collected[sentence].append(found)
     clock.seconds["words"] = max(0.0, clock.seconds["words"] - clock.seconds["encode"])
     with clock.stage("decode"):
         for number, found_here in collected.items():
             words = sentences[number].words
             for one in resolve_overlaps(found_here, inference.overlap):
-                if one.total >= inference.threshold:
-                    text = " ".join(words[one.left : one.right + 1])
-                    Entity(one.left, one.right + 1, ner.labels[one.kind], one.total / 3, text)
+                text = " ".join(words[one.left : one.right + 1])
+                Entity(one.left, one.right + 1, ner.labels[one.kind], one.score, text, one.votes)

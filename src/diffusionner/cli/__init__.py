@@ -8,7 +8,17 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from diffusionner.cli import bench, data, evaluate, export, predict, score, settings, train
+from diffusionner.cli import (
+    bench,
+    calibrate,
+    data,
+    evaluate,
+    export,
+    predict,
+    score,
+    settings,
+    train,
+)
 from diffusionner.errors import DiffusionNERError
 
 app = typer.Typer(
@@ -22,6 +32,7 @@ app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("score")(score.score)
 app.command("predict")(predict.predict)
+app.command("calibrate")(calibrate.calibrate)
 app.command("export")(export.export)
 app.command("bench")(bench.bench)
 app.add_typer(data.app, name="data")

@@ -19,6 +19,7 @@ def evaluate(
     spans: options.Spans = None,
     start: options.Start = None,
     threshold: options.Threshold = None,
+    phi: options.Phi = None,
     overlap: options.Overlap = None,
     seed: options.Seed = None,
     batch_size: options.BatchSize = None,
@@ -42,11 +43,15 @@ def evaluate(
     from diffusionner.corpus import check_labels
     from diffusionner.evaluation.result import Resampling, evaluate_pairs
     from diffusionner.evaluation.scorer import pair_up
+    from diffusionner.inference.calibration import expected_calibration_error, outcomes
+    from diffusionner.inference.decoding import to_spans
 
     sentences = formats.read(data, format)
     ner = options.load_model(model, device)
     check_labels(sentences, ner.labels)
-    chosen = options.inference_options(steps, spans, start, threshold, overlap, seed, batch_size)
+    chosen = options.inference_options(
+        steps, spans, start, threshold, phi, overlap, seed, batch_size
+    )
     errors = Console(stderr=True)
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task("evaluating", total=None)
@@ -54,11 +59,22 @@ def evaluate(
         def advance(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
 
-        predicted = ner.predict_sentences(sentences, progress=advance, **chosen)
+        found = ner.find(sentences, progress=advance, **chosen)
+    predicted = [to_spans(one, ner.labels) for one in found]
+    totals, right, _ = outcomes(sentences, found, ner.labels)
+    judge = ner.judge(ner.settings.with_inference(chosen).inference)
+    error = expected_calibration_error(judge.scores(totals), right)
     evaluation = evaluate_pairs(
         pair_up(sentences, predicted), (str(data), str(model)), Resampling(resamples)
     )
     settings = ner.settings.with_inference(chosen).to_dict()["inference"]
-    about = {"model": str(model), "inference": settings}
+    about = {"model": str(model), "inference": settings, "calibration_error": round(error, 4)}
     write(evaluation, about, json_path, html_path, html_sentences)
-    evaluation.show(Console())
+    console = Console()
+    evaluation.show(console)
+    console.print(
+        f"expected calibration error {error:.3f}: scores of the entities found, against the share "
+        "of them that is right",
+        highlight=False,
+        soft_wrap=True,
+    )

@@ -24,8 +24,10 @@ Start = Annotated[
     str | None, typer.Option(help="Denoise noise or candidates.  [default: the model's]")
 ]
 Threshold = Annotated[
-    float | None,
-    typer.Option(help="φ on the sum of the three probabilities.  [default: the model's]"),
+    float | None, typer.Option(help="Least score, 0 to 1.  [default: the model's, by type]")
+]
+Phi = Annotated[
+    float | None, typer.Option(help="Least sum of the three probabilities instead, as the paper.")
 ]
 Overlap = Annotated[str | None, typer.Option(help="nested, flat or all.  [default: the model's]")]
 Seed = Annotated[int | None, typer.Option(help="Seed of the noise.  [default: the model's]")]
@@ -53,6 +55,7 @@ def inference_options(
     spans: str | None,
     start: str | None,
     threshold: float | None,
+    phi: float | None,
     overlap: str | None,
     seed: int | None,
     batch_size: int | None,
@@ -63,6 +66,7 @@ def inference_options(
         "spans": spans,
         "start": start,
         "threshold": threshold,
+        "phi": phi,
         "overlap": overlap,
         "seed": seed,
         "batch_size": batch_size,

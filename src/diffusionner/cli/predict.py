@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from diffusionner.cli import options
 from diffusionner.cli.show import show
+from diffusionner.corpus import Entity
 from diffusionner.errors import DataError, WriteError
 
 
@@ -32,6 +33,7 @@ def predict(
     spans: options.Spans = None,
     start: options.Start = None,
     threshold: options.Threshold = None,
+    phi: options.Phi = None,
     overlap: options.Overlap = None,
     seed: options.Seed = None,
     batch_size: options.BatchSize = None,
@@ -56,7 +58,9 @@ def predict(
     if input_path not in (None, "-") and not Path(str(input_path)).is_file():
         raise DataError(f"{input_path}: no such file; use --input - to read standard input")
     ner = options.load_model(model, device)
-    chosen = options.inference_options(steps, spans, start, threshold, overlap, seed, batch_size)
+    chosen = options.inference_options(
+        steps, spans, start, threshold, phi, overlap, seed, batch_size
+    )
     if texts and output_path is None:
         console = Console()
         for text, entities in zip(texts, ner.pipe(texts, **chosen), strict=True):
@@ -87,7 +91,7 @@ def predict(
         write = _writer(output_path, stack)
         for entities in ner.stream(reader.items(), **chosen):
             record = reader.finished.pop(0)
-            write({**record, "entities": [entity._asdict() for entity in entities]})
+            write({**record, "entities": [_to_json(entity) for entity in entities]})
             bar.advance(task)
     if reader.bad:
         errors.print(f"{reader.bad} of {reader.lines} lines could not be used", highlight=False)
@@ -192,3 +196,8 @@ def _writer(path: str | None, stack: ExitStack) -> Any:
 def _stuck(partial: Path | None, error: OSError) -> WriteError:
     place = partial or "standard output"
     return WriteError(f"cannot go on writing {place}: {error.strerror}; what is there is kept")
+
+
+def _to_json(entity: Entity) -> dict[str, Any]:
+    """What goes into a file of each entity."""
+    return {name: getattr(entity, name) for name in ("start", "end", "label", "score", "text")}

@@ -44,8 +44,8 @@ def train(
     outcome = run(Settings.load(config, overrides or []), resume)
     console = Console(quiet=os.environ.get("RANK", "0") != "0")  # one of many processes speaks
     console.print(
-        f"best dev F1 {100 * outcome.best_f1:.2f} in epoch {outcome.best_epoch} at threshold "
-        f"{outcome.threshold:.2f}; {outcome.sentences_per_second:.0f} sentences/s in training"
+        f"best dev F1 {100 * outcome.best_f1:.2f} in epoch {outcome.best_epoch}; "
+        f"{outcome.sentences_per_second:.0f} sentences/s in training"
         if outcome.best_f1 >= 0
         else f"kept the last epoch ({outcome.best_epoch}): there is no dev set to choose on",
         highlight=False,

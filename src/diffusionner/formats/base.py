@@ -49,6 +49,7 @@ class Holds:
     word: Callable[[str], bool] = any_word  # which words it can write
     label: Callable[[str], bool] = any_word  # and which labels
     docs: bool = True  # names of documents
+    types: bool = False  # which labels were looked for
 
 
 @dataclass(frozen=True)

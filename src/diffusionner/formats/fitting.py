@@ -18,6 +18,10 @@ def fit(sentence: Sentence, format: Format, lossy: bool) -> Sentence:
     """
     sentence.check()
     holds = format.holds
+    if sentence.types is not None and not holds.types:
+        if not lossy:
+            raise _cannot(sentence, format, "only some labels were looked for (its 'types')")
+        sentence = replace(sentence, types=None)
     entities = sentence.entities
     irregular = sentence.irregular
     lost = next((a for a in irregular if not _holds_irregular(sentence, a, holds)), None)

@@ -4,8 +4,8 @@
 `{"doc"?, "text": "...", "entities": [...]}` counts characters; `end` is exclusive. Sentences cut
 out of a text are written with both: `text` is then the sentence's part of it (to where the next
 begins), `text_start` where that begins, and `offsets` has the words' characters in that part.
-Annotations that are no run of whole words stand in `irregular`, by characters. Other keys are
-ignored.
+Annotations that are no run of whole words stand in `irregular`, by characters. `types`, where there
+are any, are the labels that were looked for, if not all. Other keys are ignored.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def sentence_from_json(record: Any, where: str) -> Sentence:
     words = records.words(record["tokens"], "tokens", where)
     entities = _entities(record, where, _WORDS)
     doc = records.document(record.get("doc"), "doc", where)
-    return Sentence(words, entities, doc, where, irregular=_irregular(record, where))
+    irregular = _irregular(record, where)
+    return Sentence(words, entities, doc, where, irregular=irregular, types=_types(record, where))
 
 
 def sentence_to_json(sentence: Sentence) -> dict[str, Any]:
@@ -59,6 +60,8 @@ def sentence_to_json(sentence: Sentence) -> dict[str, Any]:
     record["entities"] = [
         {"start": start, "end": end, "label": label} for start, end, label in sentence.entities
     ]
+    if sentence.types is not None:
+        record["types"] = list(sentence.types)
     return record
 
 
@@ -101,6 +104,18 @@ def _entities(record: dict[str, Any], where: str, shape: str) -> list[Span]:
             )
         )
     return spans
+
+
+def _types(record: dict[str, Any], where: str) -> tuple[str, ...] | None:
+    given = record.get("types")
+    if given is None:
+        return None
+    if not isinstance(given, list):
+        raise DataError(
+            f"{where}: 'types' must be a list of labels, not {records.name(given)}; leave it out "
+            "if all labels were looked for"
+        )
+    return tuple(records.label(label, where) for label in given)
 
 
 def _document(record: dict[str, Any], where: str) -> TextDocument:
@@ -166,6 +181,6 @@ FORMAT = Format(
     read=read,
     write=write,
     options=TextOptions,
-    holds=Holds(irregular=True, text=True),
+    holds=Holds(irregular=True, text=True, types=True),
     extensions=(".jsonl", ".ndjson"),
 )

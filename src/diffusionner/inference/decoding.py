@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from diffusionner.batching import Windows
 from diffusionner.corpus import Span
+
+
+class Judge(Protocol):
+    """Which entities are found, and how sure that is."""
+
+    least: np.ndarray  # [C] total that an entity of each type needs
+
+    def scores(self, totals: np.ndarray) -> np.ndarray:
+        """[N] → [N] in [0, 1]"""
 
 
 class Found(NamedTuple):
@@ -18,14 +27,16 @@ class Found(NamedTuple):
     right: int
     kind: int
     total: float  # sum of the three probabilities
+    score: float  # in [0, 1]
+    votes: int  # spans that ended at these boundaries
 
 
 def deduplicate(
-    table: np.ndarray, windows: Windows, chosen: np.ndarray, least: float = 0.0
+    table: np.ndarray, windows: Windows, chosen: np.ndarray, judge: Judge
 ) -> list[tuple[int, Found]]:
     """(sentence, entity) for the distinct spans of a batch that was read out.
 
-    Of equal boundaries the likeliest type stays, and of these what has a total of `least` or more.
+    Of equal boundaries the likeliest type stays, and of these what the judge may let pass.
     A window of a cut sentence keeps the entities whose middle it owns, so each is taken from the
     window in which it has most context.
     """
@@ -43,9 +54,14 @@ def deduplicate(
     fresh = np.ones(len(order), dtype=bool)
     fresh[1:] = np.diff(span[order]) != 0
     kept = order[fresh]
-    kept = kept[total[kept] >= least]
+    votes = np.diff(np.append(np.flatnonzero(fresh), len(order)))
+    passed = total[kept] >= judge.least.min()
+    kept, votes = kept[passed], votes[passed]
     sentences = windows.sentence[chosen][row[kept]]
-    columns = (left[kept], right[kept], kind[kept].astype(np.int64), total[kept])
+    columns = (
+        left[kept], right[kept], kind[kept].astype(np.int64), total[kept],
+        judge.scores(total[kept]), votes,
+    )  # fmt: skip
     found = map(Found, *(column.tolist() for column in columns))
     return list(zip(sentences.tolist(), found, strict=True))
 
@@ -53,8 +69,8 @@ def deduplicate(
 def resolve_overlaps(found: Iterable[Found], policy: str) -> list[Found]:
     """Best first, drop what the policy forbids; the result is in reading order.
 
-    A lower threshold only adds entities at the end of "best first", so filtering by φ afterwards
-    gives the same as filtering before.
+    A lower φ only adds entities at the end of "best first", so filtering by φ afterwards gives the
+    same as filtering before.
     """
     ranked = sorted(found, key=lambda f: (-f.total, f.left, f.right, f.kind))
     if policy != "all":
@@ -67,9 +83,9 @@ def resolve_overlaps(found: Iterable[Found], policy: str) -> list[Found]:
     return sorted(ranked, key=lambda f: (f.left, -f.right, f.kind))
 
 
-def to_spans(found: Iterable[Found], labels: Sequence[str], threshold: float) -> list[Span]:
+def to_spans(found: Iterable[Found], labels: Sequence[str], phi: float = 0.0) -> list[Span]:
     """Entities whose three probabilities sum to at least φ, as the corpora have them."""
-    return [Span(f.left, f.right + 1, labels[f.kind]) for f in found if f.total >= threshold]
+    return [Span(f.left, f.right + 1, labels[f.kind]) for f in found if f.total >= phi]
 
 
 def _overlapping(a: Found, b: Found) -> bool:

@@ -13,6 +13,7 @@ from diffusionner.batching import EncodedCorpus
 from diffusionner.corpus import Entity, Sentence, Span
 from diffusionner.diffusion import Schedule
 from diffusionner.errors import CheckpointError, DataError, SettingsError, nearest
+from diffusionner.inference.calibration import Calibration, Judge, load_calibration
 from diffusionner.inference.decoding import Found, to_spans
 from diffusionner.inference.engine import Engine
 from diffusionner.inference.predictor import predict
@@ -34,14 +35,22 @@ class DiffusionNER:
     """A trained model.
 
     Every method takes the inference settings as keywords: steps (γ), spans (K_eval), eta,
-    threshold (φ), overlap ("nested", "flat", "all"), seed, batch_size. What is not given is as the
+    threshold (least score) or phi (least sum of the three probabilities), overlap ("nested",
+    "flat", "all"), seed, batch_size. What is not given is as the
     model was saved with.
     """
 
-    def __init__(self, engine: Engine, subwords: SubwordTokenizer, settings: Settings) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        subwords: SubwordTokenizer,
+        settings: Settings,
+        calibration: Calibration | None = None,
+    ) -> None:
         self.engine = engine
         self.subwords = subwords
         self.settings = settings
+        self.calibration = calibration
 
     @classmethod
     def from_pretrained(
@@ -67,7 +76,7 @@ class DiffusionNER:
                 raise SettingsError(f"backend onnx runs on the CPU, not on device '{device}'")
             if precision is not None:
                 raise SettingsError("the precision of backend onnx is the one it was exported with")
-            return cls(*onnx_engine.load(Path(path)))
+            return cls(*onnx_engine.load(Path(path)), load_calibration(Path(path)))
         if backend != "torch":
             raise SettingsError(f"unknown backend '{backend}'; {nearest(backend, BACKENDS)}")
         if exported:
@@ -87,13 +96,19 @@ class DiffusionNER:
         if device is None:
             device = "cuda" if torch.cuda.is_available() else "cpu"
         network, subwords, settings = checkpoint.load(path)
-        return cls(TorchEngine(network, device, precision), subwords, settings)
+        engine = TorchEngine(network, device, precision)
+        return cls(engine, subwords, settings, load_calibration(Path(path)))
 
-    def save_pretrained(self, path: str | Path) -> None:
-        """Write config.json, model.safetensors and the tokenizer."""
+    def save_pretrained(self, path: str | Path, precision: str = "float32") -> None:
+        """Write config.json, model.safetensors and the tokenizer.
+
+        precision: "float32", "float16" or "int8", how the weights are stored.
+        """
         from diffusionner import checkpoint
 
-        checkpoint.save(Path(path), self.network, self.subwords, self.settings)
+        checkpoint.save(
+            Path(path), self.network, self.subwords, self.settings, self.calibration, precision
+        )
 
     @property
     def network(self) -> DenoisingNetwork:
@@ -164,14 +179,26 @@ class DiffusionNER:
 
         progress is called with the windows done and their number.
         """
+        found = self.find(sentences, progress, **options)
+        return [to_spans(one, self.labels) for one in found]
+
+    def find(
+        self,
+        sentences: Sequence[Sentence],
+        progress: Callable[[int, int], None] | None = None,
+        **options: Any,
+    ) -> list[list[Found]]:
+        """The same in word and type indices, with totals, scores and votes."""
         inference = self.settings.with_inference(options).inference
         chosen = range(len(sentences))
         with collector_paused():
             corpus = EncodedCorpus(sentences, self.subwords, self.settings.encoder)
-            found = predict(
-                self.engine, corpus, chosen, inference, progress=progress, least=inference.threshold
-            )
-        return [to_spans(one, self.labels, inference.threshold) for one in found]
+            judge = self.judge(inference)
+            return predict(self.engine, corpus, chosen, inference, judge, progress=progress)
+
+    def judge(self, inference: InferenceSettings) -> Judge:
+        """Which entities pass, and their scores."""
+        return Judge(inference, self.labels, self.calibration)
 
     def stream(
         self, items: Iterable[tuple[str | Sequence[str], str | None]], **options: Any
@@ -210,8 +237,8 @@ class DiffusionNER:
         results: Iterator[list[Found]] = iter(())
         if chunk.corpus is not None:
             found = predict(
-                self.engine, chunk.corpus, chunk.chosen, inference,
-                least=inference.threshold, meanwhile=meanwhile,
+                self.engine, chunk.corpus, chunk.chosen, inference, self.judge(inference),
+                meanwhile=meanwhile,
             )  # fmt: skip
             results = iter(found)
         return [
@@ -258,8 +285,8 @@ class DiffusionNER:
             given = [from_spans[i] for i in full]
             inference = settings.inference
             found = predict(
-                self.engine, corpus, range(len(full)), inference, given, timestep,
-                least=inference.threshold,
+                self.engine, corpus, range(len(full)), inference, self.judge(inference),
+                given, timestep,
             )  # fmt: skip
             for i, one in zip(full, found, strict=True):
                 item = _Item(sentences[i].words, None, i)
@@ -377,10 +404,11 @@ class _Item:
 
     def entity(self, sentence: int, found: Found, labels: Sequence[str]) -> Entity:
         """The entity in the offsets of the input."""
-        score = min(1.0, found.total / 3)
         if self.text is None:
             words = self.sentences[sentence].words[found.left : found.right + 1]
-            return Entity(found.left, found.right + 1, labels[found.kind], score, " ".join(words))
-        part = self.parts[sentence]
-        start, end = part.starts[found.left], part.ends[found.right]
-        return Entity(start, end, labels[found.kind], score, self.text[start:end])
+            start, end, text = found.left, found.right + 1, " ".join(words)
+        else:
+            part = self.parts[sentence]
+            start, end = part.starts[found.left], part.ends[found.right]
+            text = self.text[start:end]
+        return Entity(start, end, labels[found.kind], found.score, text, found.votes)

@@ -9,7 +9,7 @@ import numpy as np
 
 from diffusionner.batching import EncodedCorpus
 from diffusionner.diffusion.span_counts import span_counts, span_slots
-from diffusionner.inference.decoding import Found, deduplicate, resolve_overlaps
+from diffusionner.inference.decoding import Found, Judge, deduplicate, resolve_overlaps
 from diffusionner.inference.engine import Engine
 from diffusionner.settings import InferenceSettings
 
@@ -19,15 +19,14 @@ def predict(
     corpus: EncodedCorpus,
     sentences: Sequence[int],
     settings: InferenceSettings,
+    judge: Judge,
     given: Sequence[Sequence[tuple[int, int]]] | None = None,
     start: int | None = None,
     progress: Callable[[int, int], None] | None = None,
-    least: float = 0.0,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> list[list[Found]]:
     """Entities of the chosen sentences of a corpus, overlaps resolved.
 
-    least: those of a smaller total are left out; not given, φ can be applied to the result.
     meanwhile: called once per batch, when a device is busy and the host is not.
 
     given: for every sentence of the corpus, spans (start, end exclusive) from which the reverse
@@ -51,12 +50,14 @@ def predict(
         # A device computes the next batch while the host reads the last one.
         while len(running) > (chosen is not None):
             ended, table = running.popleft()
-            for sentence, found in deduplicate(table(), corpus.windows, ended, least):
+            for sentence, found in deduplicate(table(), corpus.windows, ended, judge):
                 collected[sentence].append(found)
             done += len(ended)
             if progress is not None:
                 progress(done, total)
-    return [resolve_overlaps(found, settings.overlap) for found in collected.values()]
+    resolved = (resolve_overlaps(found, settings.overlap) for found in collected.values())
+    least = judge.least.tolist()
+    return [[one for one in found if one.total >= least[one.kind]] for found in resolved]
 
 
 def _place(

@@ -58,10 +58,13 @@ def candidates(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return torch.stack([chosen // words, chosen % words], -1), best.gather(1, slots)
 
 
-def initializer_loss(scores: Tensor, gold: Tensor, present: Tensor) -> Tensor:
+def initializer_loss(
+    scores: Tensor, gold: Tensor, present: Tensor, whole: Tensor | None = None
+) -> Tensor:
     """Every gold span above, every other span below a score of zero, [B] (Su et al., 2022).
 
-    gold: [B, N, 2] word indices; present: [B, N] false for padding.
+    gold: [B, N, 2] word indices; present: [B, N] false for padding; whole: [B] false where some
+    types were not marked, so that a span which looks like an entity may be one.
     """
     batch, words, _ = scores.shape
     cells = gold[..., 0] * words + gold[..., 1]
@@ -71,5 +74,8 @@ def initializer_loss(scores: Tensor, gold: Tensor, present: Tensor) -> Tensor:
     flat = scores.flatten(1)
     zero = flat.new_zeros(batch, 1)
     positive = torch.cat([(-flat).masked_fill(~flags, LOWEST), zero], -1).logsumexp(-1)
-    negative = torch.cat([flat.masked_fill(flags, LOWEST), zero], -1).logsumexp(-1)
+    spared = flags
+    if whole is not None:
+        spared = flags | ((flat.detach() > 0) & ~whole[:, None])
+    negative = torch.cat([flat.masked_fill(spared, LOWEST), zero], -1).logsumexp(-1)
     return positive + negative

@@ -13,6 +13,7 @@ from diffusionner.batching import Batch
 
 ON_DEVICE = (
     "subwords", "attention", "word_of", "first", "lengths", "characters", "gold", "gold_types",
+    "looked_for",
 )  # fmt: skip
 
 
@@ -21,7 +22,7 @@ def to_tensors(batch: Batch[np.ndarray], device: torch.device) -> Batch[Tensor]:
 
 
 def arrays_of(batch: Batch[np.ndarray]) -> list[np.ndarray]:
-    """What of a batch is needed on a device: integers, all of them."""
+    """What of a batch is needed on a device: integers and flags."""
     return [getattr(batch, name) for name in ON_DEVICE]
 
 
@@ -36,7 +37,8 @@ def encoder_batch(*parts: Tensor) -> Batch[Tensor]:
     """A batch of no more than the encoder reads, for a recording of it."""
     none, nothing = parts[0].new_zeros(0), np.zeros(0, dtype=np.int64)
     read = dict(zip(ON_DEVICE[:6], parts, strict=True))
-    return Batch(**read, gold=none, gold_types=none, keys=nothing, gold_counts=nothing)
+    rest = dict.fromkeys(ON_DEVICE[6:], none)
+    return Batch(**read, **rest, keys=nothing, gold_counts=nothing)
 
 
 def to_device(values: Sequence[np.ndarray], device: torch.device) -> list[Tensor]:

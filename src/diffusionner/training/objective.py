@@ -157,11 +157,13 @@ class DenoisingObjective(nn.Module):
         none = prediction.types.shape[-1] - 1
         kinds = batch.gold_types[:, None].expand(-1, draws, -1).gather(-1, chosen)
         kinds = kinds.masked_fill(~positive, none)
-        likelihood = F.cross_entropy(
-            prediction.types.flatten(0, 2), kinds.flatten(), reduction="none"
-        )
+        log_types = prediction.types.log_softmax(-1)
+        of_gold = log_types.gather(-1, kinds[..., None])[..., 0]
+        # A span without an entity may be one of a type that nobody marked.
+        marked = F.pad(batch.looked_for, (0, 1))[:, None, None]  # [B, 1, 1, C + 1]
+        of_none = log_types.masked_fill(marked, -1e4).logsumexp(-1)
         weight = torch.where(positive, 1.0, self.training_settings.no_entity_weight)
-        loss = (likelihood.view_as(weight) * weight).sum()
+        loss = -(torch.where(positive, of_gold, of_none) * weight).sum()
         words = prediction.left.shape[-1]
         inside = torch.arange(words, device=chosen.device) < batch.lengths[:, None]
         for scores, side in ((prediction.left, 0), (prediction.right, 1)):
@@ -171,7 +173,8 @@ class DenoisingObjective(nn.Module):
             each = each * (positive[..., None] & inside[:, None, None])
             loss = loss + each.sum()
         if step.initial is not None:
-            found = initializer_loss(step.initial, batch.gold, batch.gold_types >= 0)
+            whole = batch.looked_for.all(-1)
+            found = initializer_loss(step.initial, batch.gold, batch.gold_types >= 0, whole)
             loss = (
                 loss + found.sum() * self.diffusion.spans
             )  # counts as much as the spans of a draw

@@ -1,4 +1,4 @@
-"""Choosing on dev: strict F1 of predictions, and the threshold φ that maximises it."""
+"""Choosing on dev: strict F1 of predictions, and the φ that maximises it."""
 
 from __future__ import annotations
 
@@ -6,25 +6,33 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from diffusionner.corpus import Sentence, Span
+from diffusionner.corpus import Sentence
+from diffusionner.inference.calibration import outcomes
 from diffusionner.inference.decoding import Found
 
 GRID = np.round(np.arange(1.0, 3.0, 0.05), 2)
 
 
-def best_threshold(
+def best_phi(
     sentences: Sequence[Sentence], found: Sequence[Sequence[Found]], labels: Sequence[str]
 ) -> tuple[float, float]:
     """(φ, micro F1) over a grid; the middle one where several do equally well."""
     gold = sum(len(set(s.entities)) + len(s.irregular) for s in sentences)
-    totals, right = [], []
-    for sentence, entities in zip(sentences, found, strict=True):
-        known = set(sentence.entities)
-        for f in entities:
-            totals.append(f.total)
-            right.append(Span(f.left, f.right + 1, labels[f.kind]) in known)
-    passed = np.array(totals)[None, :] >= GRID[:, None] if totals else np.zeros((len(GRID), 0))
-    correct = (passed * np.array(right)).sum(1) if totals else np.zeros(len(GRID))
-    f1 = 2 * correct / np.maximum(1, passed.sum(1) + gold)
+    totals, right, _ = outcomes(sentences, found, labels)
+    passed = totals >= GRID[:, None]
+    f1 = 2 * (passed & right).sum(1) / np.maximum(1, passed.sum(1) + gold)
     best = np.flatnonzero(f1 == f1.max())
     return float(GRID[best[len(best) // 2]]), float(f1.max())
+
+
+def f1_of(
+    sentences: Sequence[Sentence],
+    found: Sequence[Sequence[Found]],
+    labels: Sequence[str],
+    least: np.ndarray,
+) -> float:
+    """Micro F1 where an entity needs the least total of its type, [C]."""
+    gold = sum(len(set(s.entities)) + len(s.irregular) for s in sentences)
+    totals, right, kinds = outcomes(sentences, found, labels)
+    passed = totals >= least[kinds]
+    return float(2 * (passed & right).sum() / max(1, passed.sum() + gold))

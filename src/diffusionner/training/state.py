@@ -29,7 +29,6 @@ class Progress:
     step: int = 0  # updates done in all
     best_f1: float = -1.0
     best_epoch: int = 0
-    threshold: float = 0.0
     seconds: float = 0.0  # spent so far
     fingerprint: str = ""  # of settings and data: a state only continues the same run
 

@@ -26,19 +26,21 @@ from diffusionner.errors import CheckpointError, TrainingDiverged, WriteError
 from diffusionner.evaluation.scorer import Report, compare, pair_up
 from diffusionner.files import write_bytes
 from diffusionner.fingerprint import fingerprint
+from diffusionner.inference.calibration import Judge, fit, load_calibration
 from diffusionner.inference.decoding import Found, to_spans
 from diffusionner.inference.predictor import predict
 from diffusionner.inference.torch_engine import TorchEngine
 from diffusionner.model import DenoisingNetwork
 from diffusionner.model.pretrained import load_encoder, load_tokenizer, position_limit, resolve
 from diffusionner.model.tensors import to_tensors
+from diffusionner.model_folder import read_config
 from diffusionner.settings import Settings
 from diffusionner.training.data import load_data
 from diffusionner.training.graphs import BUCKETS, GraphedStep, GraphedUpdate
 from diffusionner.training.objective import DenoisingObjective, NoisySpans, NotFinite
 from diffusionner.training.optimisation import Phases, build_optimizer, set_rate
 from diffusionner.training.reporter import Reporter
-from diffusionner.training.selection import best_threshold
+from diffusionner.training.selection import best_phi, f1_of
 from diffusionner.training.state import Progress, load_state, save_state
 
 LOG_EVERY = 20  # updates
@@ -50,7 +52,6 @@ class Outcome:
 
     best_f1: float
     best_epoch: int
-    threshold: float
     sentences_per_second: float
     test: Report | None
 
@@ -114,9 +115,7 @@ class Trainer:
         self.average: AveragedModel | None = None
         if settings.training.ema:
             self.average = AveragedModel(self.network)
-        self.progress = Progress(
-            threshold=settings.inference.threshold, fingerprint=self._fingerprint()
-        )
+        self.progress = Progress(fingerprint=self._fingerprint())
         if resume:
             self.progress = load_state(
                 self.state_path,
@@ -321,33 +320,46 @@ class Trainer:
             network = cast(DenoisingNetwork, self.average.module)
         record: dict[str, float | int | str] = {}
         better = True
+        inference, calibration = self.settings.inference, None
         if self.data.dev:
             clock = time.monotonic()
-            found = self._predict(network, self.dev, self.data.dev)
+            labels = self.data.labels
             if training.tune_threshold:
-                threshold, f1 = best_threshold(self.data.dev, found, self.data.labels)
+                inference = replace(inference, threshold=None, phi=0.0)
+            found = self._predict(network, self.dev, self.data.dev, Judge(inference, labels, None))
+            if training.tune_threshold:
+                phi, f1 = best_phi(self.data.dev, found, labels)
+                calibration = fit(self.data.dev, found, labels)
+                inference = replace(inference, phi=None if calibration else phi)
+                if calibration:
+                    least = Judge(inference, labels, calibration).least
+                    f1 = f1_of(self.data.dev, found, labels, least)
+                record = {"f1": f1, "phi": phi}
             else:
-                threshold = self.settings.inference.threshold
-                f1 = _score(self.data.dev, found, self.data.labels, threshold).micro.f1
+                f1 = _score(self.data.dev, found, labels).micro.f1
+                record = {"f1": f1}
             better = f1 > self.progress.best_f1
-            record = {"f1": f1, "threshold": threshold, "seconds": time.monotonic() - clock}
+            record["seconds"] = time.monotonic() - clock
             if better:
-                self.progress.best_f1, self.progress.threshold = f1, threshold
+                self.progress.best_f1 = f1
         if better:
             self.progress.best_epoch = epoch
             if self.accelerator.is_main_process:
-                inference = replace(self.settings.inference, threshold=self.progress.threshold)
                 settings = replace(self.settings, inference=inference)
-                checkpoint.save(self.output, network, self.tokenizer, settings)
+                checkpoint.save(self.output, network, self.tokenizer, settings, calibration)
         self.reporter.epoch(self.progress.step, epoch, {**record, "best": self.progress.best_epoch})
 
     def _predict(
-        self, network: DenoisingNetwork, corpus: EncodedCorpus, sentences: list[Sentence]
+        self,
+        network: DenoisingNetwork,
+        corpus: EncodedCorpus,
+        sentences: list[Sentence],
+        judge: Judge,
     ) -> list[list[Found]]:
         """Predictions for all sentences, the work shared among the processes."""
         processes, rank = self.accelerator.num_processes, self.accelerator.process_index
         mine = range(rank, len(sentences), processes)
-        found = predict(TorchEngine(network), corpus, mine, self.settings.inference)
+        found = predict(TorchEngine(network), corpus, mine, self.settings.inference, judge)
         if processes == 1:
             return found
         merged = dict(gather_object(list(zip(mine, found, strict=True))))
@@ -379,8 +391,10 @@ class Trainer:
             self.accelerator.wait_for_everyone()  # until the best model is on disk
             checkpoint.load_weights(self.network, self.output / "model.safetensors")
             corpus = EncodedCorpus(self.data.test, self.tokenizer, self.settings.encoder)
-            found = self._predict(self.network, corpus, self.data.test)
-            report = _score(self.data.test, found, self.data.labels, self.progress.threshold)
+            kept = Settings.from_dict(read_config(self.output)["settings"]).inference
+            judge = Judge(kept, self.data.labels, load_calibration(self.output))
+            found = self._predict(self.network, corpus, self.data.test, judge)
+            report = _score(self.data.test, found, self.data.labels)
             if self.accelerator.is_main_process:
                 data = fingerprint(self.data.test).to_dict()
                 text = json.dumps({"data": data, **report.to_dict()}, indent=1) + "\n"
@@ -388,7 +402,6 @@ class Trainer:
         return Outcome(
             best_f1=self.progress.best_f1,
             best_epoch=self.progress.best_epoch,
-            threshold=self.progress.threshold,
             sentences_per_second=self.trained / max(1e-9, self.training_seconds),
             test=report,
         )
@@ -421,8 +434,5 @@ def _seed(*parts: int) -> int:
     return int(np.random.SeedSequence(parts).generate_state(1)[0])
 
 
-def _score(
-    sentences: list[Sentence], found: list[list[Found]], labels: list[str], threshold: float
-) -> Report:
-    predicted = [to_spans(f, labels, threshold) for f in found]
-    return compare(pair_up(sentences, predicted))
+def _score(sentences: list[Sentence], found: list[list[Found]], labels: list[str]) -> Report:
+    return compare(pair_up(sentences, [to_spans(one, labels) for one in found]))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import typer
 
-from diffusionner.cli.data import check, convert, formats, split, stats
+from diffusionner.cli.data import check, convert, formats, merge, split, stats
 
 app = typer.Typer(
-    help="Count, convert, split and check corpora, in any of the formats.",
+    help="Count, convert, merge, split and check corpora, in any of the formats.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
 app.command("stats")(stats.stats)
 app.command("convert")(convert.convert)
+app.command("merge")(merge.merge)
 app.command("split")(split.split)
 app.command("check")(check.check)
 app.command("formats")(formats.formats)

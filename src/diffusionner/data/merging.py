@@ -1,0 +1,95 @@
+"""Several corpora as one, their labels made the same.
+
+Corpora look for different things. What one of them does not mark is not absent from its text, so
+each sentence says which labels were looked for (`types`), and training knows what nobody marked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from diffusionner import formats
+from diffusionner.corpus import Sentence, Span
+from diffusionner.errors import DataError
+
+ARTICLES = frozenset(("the", "a", "an"))
+KEYS = ("file", "labels", "names")
+_EXAMPLE = "sources: [{file: corpus.jsonl, labels: {person: PER, group: ORG}}]"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the corpora."""
+
+    file: Path
+    labels: dict[str, str]  # its own → those of the result; others are left out
+    names: bool = False  # keep names only, of a corpus that also marks "the old man"
+
+
+def read_recipe(path: Path) -> list[Part]:
+    """A YAML file with `sources`; their files count from its own folder."""
+    try:
+        given = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} is not YAML: {error}") from error
+    sources = given.get("sources") if isinstance(given, dict) else None
+    if not isinstance(sources, list) or not sources:
+        raise DataError(f"{path} has no list 'sources'; write {_EXAMPLE}")
+    return [_part(source, number, path) for number, source in enumerate(sources, start=1)]
+
+
+def _part(source: Any, number: int, path: Path) -> Part:
+    place = f"{path}, source {number}"
+    if not isinstance(source, dict) or not {"file", "labels"} <= source.keys() <= set(KEYS):
+        raise DataError(f"{place}: expected 'file', 'labels' and perhaps 'names'; write {_EXAMPLE}")
+    labels, names = source["labels"], source.get("names", False)
+    if not isinstance(labels, dict) or not labels or not isinstance(names, bool):
+        raise DataError(
+            f"{place}: 'labels' must say what each label becomes, 'names' true or false; "
+            f"write {_EXAMPLE}"
+        )
+    mapped = {str(old): str(new) for old, new in labels.items()}
+    return Part(path.parent / str(source["file"]), mapped, names)
+
+
+def merge(parts: list[Part]) -> Iterator[Sentence]:
+    """The sentences of all parts, documents kept apart."""
+    everything = {new for part in parts for new in part.labels.values()}
+    for number, part in enumerate(parts):
+        looked_for = set(part.labels.values())
+        types = None if looked_for == everything else tuple(sorted(looked_for))
+        for sentence in formats.iterate(part.file):
+            entities = [
+                span._replace(label=part.labels[span.label])
+                for span in sentence.entities
+                if span.label in part.labels
+            ]
+            if part.names:
+                entities = [name for span in entities for name in _name(span, sentence.words)]
+            yield replace(
+                sentence,
+                entities=sorted(set(entities)),
+                doc=None if sentence.doc is None else f"{number}/{sentence.doc}",
+                types=types,
+                text=None,
+                offsets=None,
+                irregular=[],
+            )
+
+
+def _name(span: Span, words: list[str]) -> list[Span]:
+    """The span without its article if it is a name: begins and ends with a capital or a number."""
+    start = span.start
+    if words[start].lower() in ARTICLES and span.end - start > 1:
+        start += 1
+    first, last = words[start], words[span.end - 1]
+    begins = first[:1].isupper() or first[:1].isdigit()
+    ends = last[:1].isupper() or last[:1].isdigit() or last == "."
+    return [span._replace(start=start)] if begins and ends else []

@@ -1,0 +1,188 @@
+"""Scores that mean what they say: fitting, thresholds by type, and who decides."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from models import lively_model
+
+from diffusionner import DiffusionNER
+from diffusionner.corpus import Sentence, Span
+from diffusionner.errors import CheckpointError, SettingsError
+from diffusionner.inference.calibration import (
+    FEWEST_PER_KNOT,
+    PHI,
+    Calibration,
+    Judge,
+    expected_calibration_error,
+    fit,
+    load_calibration,
+    outcomes,
+)
+from diffusionner.inference.decoding import Found
+from diffusionner.settings import InferenceSettings, Settings
+
+LABELS = ["A", "B"]
+
+
+@pytest.fixture(scope="module")
+def ner(encoder_folder: Path) -> DiffusionNER:
+    return lively_model(encoder_folder)
+
+
+def square(total: float) -> float:
+    return (total / 3) ** 2
+
+
+def late(total: float) -> float:
+    return 0.9 * (total > 2.6)
+
+
+def corpus(
+    count: int, chances: Sequence[Callable[[float], float]] = (square, square), seed: int = 0
+) -> tuple[list[Sentence], list[list[Found]]]:
+    """Sentences of two words in each of which one entity is found, at a random total.
+
+    chances: for each type, how often it is right at a total.
+    """
+    random = np.random.default_rng(seed)
+    sentences, found = [], []
+    for _ in range(count):
+        kind, total = int(random.integers(2)), float(random.uniform(0, 3))
+        right = random.random() < chances[kind](total)
+        span = Span(0, 1, LABELS[kind]) if right else Span(1, 2, LABELS[kind])
+        sentences.append(Sentence(["a", "b"], [span]))
+        found.append([Found(0, 0, kind, total, total / 3, 1)])
+    return sentences, found
+
+
+def test_scores_are_the_share_that_is_right():
+    calibration = fit(*corpus(20_000), LABELS)
+    assert calibration is not None
+    totals = np.linspace(0.3, 2.8, 20)
+    assert np.abs(calibration.scores(totals) - (totals / 3) ** 2).max() < 0.05
+    sentences, found = corpus(20_000, seed=1)  # others
+    totals, right, _ = outcomes(sentences, found, LABELS)
+    assert expected_calibration_error(calibration.scores(totals), right) < 0.02
+    assert expected_calibration_error(totals / 3, right) > 0.1
+
+
+def test_scores_never_fall_and_knots_stand_for_enough():
+    calibration = fit(*corpus(500), LABELS)
+    assert calibration is not None
+    assert (np.diff(calibration.totals) > 0).all()
+    assert (np.diff(calibration.probabilities) >= 0).all()
+    assert 2 <= len(calibration.totals) <= 500 // FEWEST_PER_KNOT
+    assert calibration.probabilities[0] > 0 and calibration.probabilities[-1] < 1
+
+
+def test_many_equal_totals():
+    sentences, found = corpus(400)
+    found = [[one[0]._replace(total=1.0 if one[0].total < 1.5 else 2.0)] for one in found]
+    calibration = fit(sentences, found, LABELS)
+    assert calibration is not None
+    assert list(calibration.totals) == [1.0, 2.0]
+    assert calibration.probabilities[0] < calibration.probabilities[1]
+
+
+def test_too_few_are_not_fitted():
+    assert fit(*corpus(2 * FEWEST_PER_KNOT - 1), LABELS) is None
+    assert fit([Sentence(["a"])], [[]], LABELS) is None
+
+
+def test_least_total_undoes_scores():
+    calibration = Calibration((1.0, 2.0, 2.5), (0.2, 0.2, 0.9), {})
+    for score in (0.21, 0.5, 0.9):
+        assert calibration.scores([calibration.least_total(score)])[0] == pytest.approx(score)
+    assert calibration.least_total(0.1) == calibration.least_total(0.2) == 0.0
+    assert calibration.least_total(0.91) == np.inf
+
+
+def test_a_type_that_is_seldom_right_has_its_own_threshold():
+    calibration = fit(*corpus(20_000, (square, late)), LABELS)
+    assert calibration is not None
+    assert calibration.thresholds["A"] < calibration.thresholds["B"]
+    few = fit(*corpus(80, (square, late)), LABELS)
+    assert few is not None
+    assert few.thresholds == {"A": 0.5, "B": 0.5}
+
+
+def judge(calibration: Calibration | None, **options: float) -> Judge:
+    return Judge(dataclasses.replace(InferenceSettings(), **options), LABELS, calibration)
+
+
+def test_who_decides():
+    fitted = Calibration((1.0, 2.0), (0.0, 1.0), {"A": 0.5, "B": 0.75})
+    assert judge(fitted).least.tolist() == [1.5, 1.75]
+    assert judge(fitted, threshold=0.25).least.tolist() == [1.25, 1.25]
+    assert judge(fitted, phi=2.2).least.tolist() == [2.2, 2.2]
+    assert judge(None).least.tolist() == [PHI, PHI]
+    assert judge(None, threshold=0.5).least.tolist() == [1.5, 1.5]
+    assert judge(fitted).scores(np.array([1.25])) == 0.25
+    assert judge(None).scores(np.array([1.5])) == 0.5
+
+
+def test_threshold_and_phi_take_each_others_place():
+    settings = Settings().with_inference({"phi": 2.0})
+    assert settings.with_inference({"threshold": 0.3}).inference.phi is None
+    assert settings.with_inference({"threshold": 0.3}).inference.threshold == 0.3
+    assert settings.with_inference({"steps": 2}).inference.phi == 2.0
+    with pytest.raises(SettingsError, match=r"inference\.threshold and inference\.phi exclude"):
+        Settings().override(["inference.threshold=0.5", "inference.phi=2"])
+
+
+def test_expected_calibration_error_by_hand():
+    # Two in [0.9, 1]: 0.95 on average, half right. One in [0.2, 0.3]: wrong.
+    error = expected_calibration_error([0.9, 1.0, 0.25], [True, False, False])
+    assert error == pytest.approx((abs(1.9 - 1) + 0.25) / 3)
+    assert expected_calibration_error([], []) == 0.0
+
+
+def test_a_calibration_is_kept_with_the_model(ner: DiffusionNER, tmp_path: Path):
+    fitted = Calibration((1.0, 2.0), (0.1, 0.8), dict.fromkeys(ner.labels, 0.4))
+    calibrated = DiffusionNER(ner.engine, ner.subwords, ner.settings, fitted)
+    calibrated.save_pretrained(tmp_path / "model")
+    loaded = DiffusionNER.from_pretrained(tmp_path / "model")
+    assert loaded.calibration == fitted
+    text = "Ada met Charles in London ."
+    options = {"phi": 0.0, "overlap": "all"}
+    plain, found = ner(text, **options), loaded(text, **options)
+    assert plain and [e[:3] for e in plain] == [e[:3] for e in found]
+    expected = fitted.scores([3 * entity.score for entity in plain])
+    assert np.allclose([entity.score for entity in found], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"totals": [1, 2]},
+        {"totals": [2, 1], "probabilities": [0.1, 0.2], "thresholds": {}},
+        {"totals": [1, 2], "probabilities": [0.3, 0.2], "thresholds": {}},
+        {"totals": [1, 2], "probabilities": [0.1, 1.2], "thresholds": {}},
+        {"totals": [], "probabilities": [], "thresholds": {}},
+        {"totals": ["x"], "probabilities": [0.5], "thresholds": {}},
+        {"totals": [1], "probabilities": [0.5], "thresholds": {"other": 0.5}},
+        [1],
+    ],
+)
+def test_a_broken_calibration_is_named(ner: DiffusionNER, tmp_path: Path, broken):
+    ner.save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    if isinstance(broken, dict) and broken.get("thresholds") == {}:
+        broken = {**broken, "thresholds": dict.fromkeys(ner.labels, 0.5)}
+    path.write_text(json.dumps({**config, "calibration": broken}))
+    with pytest.raises(CheckpointError, match=r"config\.json: 'calibration'"):
+        load_calibration(tmp_path)
+
+
+def test_votes_count_the_spans_of_an_entity(ner: DiffusionNER):
+    found = ner.predict_tokens([["Ada", "met", "Charles", "."]], spans=30, phi=0.0, overlap="all")
+    votes = [entity.votes for entity in found[0]]
+    assert all(vote >= 1 for vote in votes)
+    assert sum(votes) <= 30 and max(votes) > 1

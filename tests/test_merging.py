@@ -1,0 +1,102 @@
+"""Corpora with different labels as one, and what training makes of labels nobody looked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from diffusionner import formats
+from diffusionner.corpus import Sentence, Span
+from diffusionner.data.merging import merge, read_recipe
+from diffusionner.errors import DataError
+from diffusionner.evaluation.scorer import compare, pair_up
+from diffusionner.model.initializer import initializer_loss
+
+
+def recipe(folder: Path, text: str) -> Path:
+    formats.write(
+        folder / "news.jsonl",
+        [Sentence(["Ada", "of", "Rome"], [Span(0, 1, "PER"), Span(2, 3, "MISC")], doc="d")],
+    )
+    formats.write(
+        folder / "book.jsonl",
+        [
+            Sentence(
+                "The old man and the King met Mr. Fox".split(),
+                [Span(0, 3, "P"), Span(4, 6, "P"), Span(7, 9, "P"), Span(7, 9, "X")],
+                doc="d",
+            )
+        ],
+    )
+    path = folder / "recipe.yaml"
+    path.write_text(text)
+    return path
+
+
+WHOLE = """
+sources:
+- {file: news.jsonl, labels: {PER: person, MISC: other}}
+- {file: book.jsonl, labels: {P: person}, names: true}
+"""
+
+
+def test_labels_become_the_same_and_types_are_noted(tmp_path):
+    news, book = merge(read_recipe(recipe(tmp_path, WHOLE)))
+    assert news.entities == [Span(0, 1, "person"), Span(2, 3, "other")]
+    assert news.types is None  # all there are
+    assert book.types == ("person",)
+    assert news.doc != book.doc  # though both have a document d
+    # Names only, without their article; labels that the recipe does not name are left out.
+    assert book.entities == [Span(5, 6, "person"), Span(7, 9, "person")]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sources: []", "no list 'sources'"),
+        ("- 1", "no list 'sources'"),
+        ("sources: [{file: a.jsonl}]", "source 1: expected 'file', 'labels'"),
+        ("sources: [{file: a.jsonl, labels: {}}]", "source 1: 'labels' must say"),
+        ("sources: [{file: a.jsonl, labels: {A: B}, name: true}]", "source 1: expected"),
+        ("sources: [", "is not YAML"),
+    ],
+)
+def test_a_wrong_recipe_is_explained(tmp_path, text, message):
+    with pytest.raises(DataError, match=message):
+        read_recipe(recipe(tmp_path, text))
+
+
+def test_types_are_written_and_read(tmp_path, cli):
+    cli("data", "merge", recipe(tmp_path, WHOLE), tmp_path / "all.jsonl")
+    news, book = formats.read(tmp_path / "all.jsonl")
+    assert (news.types, book.types) == (None, ("person",))
+    with pytest.raises(DataError, match="only some labels were looked for"):
+        formats.write(tmp_path / "all.conll", [book])
+    formats.write(tmp_path / "all.conll", [book], lossy=True)
+    (tmp_path / "bad.jsonl").write_text('{"tokens": ["a"], "types": "person"}\n')
+    with pytest.raises(DataError, match="'types' must be a list"):
+        formats.read(tmp_path / "bad.jsonl")
+
+
+def test_what_was_not_looked_for_is_not_counted():
+    sentence = Sentence(["Ada", "of", "Rome"], [Span(0, 1, "person")], types=("person",))
+    found = [Span(0, 1, "person"), Span(2, 3, "place")]
+    assert compare(pair_up([sentence], [found])).micro.f1 == 1.0
+    sentence.types = None
+    assert compare(pair_up([sentence], [found])).micro.f1 < 1.0
+
+
+def test_the_initializer_spares_what_may_be_an_unmarked_entity():
+    scores = torch.full((2, 3, 3), -5.0)
+    scores[:, 1, 2] = 4.0  # looks like an entity, and is not marked
+    scores.requires_grad_()
+    gold, present = torch.zeros(2, 1, 2, dtype=torch.long), torch.tensor([[True], [True]])
+    loss = initializer_loss(scores, gold, present, torch.tensor([True, False]))
+    loss.sum().backward()
+    assert loss[0] > loss[1] + 3
+    assert scores.grad is not None
+    assert scores.grad[0, 1, 2] > 0.5 and scores.grad[1, 1, 2] == 0
+    assert np.isclose(scores.grad[0, 0, 0], scores.grad[1, 0, 0])  # what is marked is learned
