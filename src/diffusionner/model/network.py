@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -57,6 +57,23 @@ class DenoisingNetwork(nn.Module):
         self.decoder = EntityDecoder(
             size, len(self.labels), settings.diffusion.timesteps, settings.decoder
         )
+
+    def start_from(self, weights: Mapping[str, Tensor], same_labels: bool) -> int:
+        """Take over what fits of a trained model: all but the types where its labels are others.
+
+        Returns how many tensors.
+        """
+        own = self.state_dict()
+        types = f"decoder.classifier.{len(self.decoder.classifier) - 1}."
+        fitting = {
+            name: tensor
+            for name, tensor in weights.items()
+            if name in own
+            and own[name].shape == tensor.shape
+            and (same_labels or not name.startswith(types))
+        }
+        self.load_state_dict(fitting, strict=False)
+        return len(fitting)
 
     def encode(self, batch: Batch[Tensor]) -> PreparedSentence:
         """The part that is paid once per sentence."""

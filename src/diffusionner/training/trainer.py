@@ -31,9 +31,15 @@ from diffusionner.inference.decoding import Found, to_spans
 from diffusionner.inference.predictor import predict
 from diffusionner.inference.torch_engine import TorchEngine
 from diffusionner.model import DenoisingNetwork
-from diffusionner.model.pretrained import load_encoder, load_tokenizer, position_limit, resolve
+from diffusionner.model.pretrained import (
+    load_encoder,
+    load_tokenizer,
+    model_weights,
+    position_limit,
+    resolve,
+)
 from diffusionner.model.tensors import to_tensors
-from diffusionner.model_folder import read_config
+from diffusionner.model_folder import is_model, read_config
 from diffusionner.settings import Settings
 from diffusionner.training.data import load_data
 from diffusionner.training.graphs import BUCKETS, GraphedStep, GraphedUpdate
@@ -98,7 +104,9 @@ class Trainer:
         self.tokenizer = load_tokenizer(
             resolve(settings.encoder.name), position_limit(transformer.config)
         )
-        self.network = DenoisingNetwork(transformer, self.data.labels, settings).to(self.device)
+        self.network = DenoisingNetwork(transformer, self.data.labels, settings)
+        self._warm_start(Path(resolve(settings.encoder.name)))
+        self.network.to(self.device)
         self.corpus = EncodedCorpus(
             self.data.train, self.tokenizer, settings.encoder, self.data.labels
         )
@@ -148,6 +156,12 @@ class Trainer:
         self.last_loss = torch.zeros((), device=self.device)
         self.trained = 0  # sentences, for the speed
         self.training_seconds = 0.0
+
+    def _warm_start(self, place: Path) -> None:
+        """Where the encoder is a trained model's, the rest of that model serves too."""
+        if is_model(place):
+            same = read_config(place)["labels"] == self.data.labels
+            self.network.start_from(model_weights(place), same)
 
     def run(self) -> Outcome:
         training = self.settings.training

@@ -17,10 +17,14 @@ if TYPE_CHECKING:
 def merge(
     recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="YAML file, see below.")],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="JSONL file to write.")],
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", help="Folder of the files.  [default: that of the recipe]"),
+    ] = None,
 ) -> None:
     """Make one corpus of several whose labels differ.
 
-    The recipe lists them: `file` (from the recipe's folder, any format), `labels` (what each of its
+    The recipe lists them: `file` (any format), `labels` (what each of its
     labels becomes; others are left out) and `names: true` for a corpus that marks more than names.
     Each sentence keeps in `types` which labels its annotators looked for, so that training does not
     take for "no entity" what nobody marked.
@@ -36,7 +40,7 @@ def merge(
     from diffusionner import formats
     from diffusionner.data import merging
 
-    parts = merging.read_recipe(recipe)
+    parts = merging.read_recipe(recipe, data)
     count = entities = partial = 0
 
     def counted() -> Iterator[Sentence]:
