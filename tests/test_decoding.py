@@ -14,7 +14,7 @@ from diffusionner.batching import Batch, EncodedCorpus, Windows
 from diffusionner.corpus import Sentence, Span
 from diffusionner.evaluation.scorer import score
 from diffusionner.inference.decoding import Found, deduplicate, resolve_overlaps, to_spans
-from diffusionner.inference.predictor import predict
+from diffusionner.inference.predictor import Task, predict
 from diffusionner.inference.torch_engine import read_out
 from diffusionner.model import Prediction, Restored
 from diffusionner.model.pretrained import load_tokenizer
@@ -244,7 +244,7 @@ def test_cut_sentences_are_put_together_again(encoder_folder, batch_size):
     engine = Pointing(sentences, corpus)
     options = InferenceSettings(batch_size=batch_size)
     for chosen in ([0, 1, 2, 3], [3, 0]):
-        results = predict(engine, corpus, chosen, options, everything(["A", "B", "C"]))
+        results = predict(engine, Task(corpus, chosen), options, everything(["A", "B", "C"]))
         for number, found in zip(chosen, results, strict=True):
             text = "".join("x" if w == "x" else "." for w in sentences[number].words)
             expected = [(i, i + len(run) - 1) for i, run in _runs(text)]

@@ -18,7 +18,7 @@ from diffusionner.batching import Batch, EncodedCorpus
 from diffusionner.corpus import Sentence, collect_labels
 from diffusionner.diffusion import ddim_step, gaussian_noise, mix_keys
 from diffusionner.errors import SettingsError
-from diffusionner.inference.predictor import predict
+from diffusionner.inference.predictor import Task, predict
 from diffusionner.inference.torch_engine import TorchEngine
 from diffusionner.model import DenoisingNetwork, Prediction
 from diffusionner.model.encoder import BiLSTM, pool_subwords
@@ -211,8 +211,7 @@ def test_predictions_do_not_depend_on_the_batch(
         assert len(corpus) > len(order), "one sentence takes several windows"
         results = predict(
             engine,
-            corpus,
-            range(len(order)),
+            Task(corpus, range(len(order))),
             replace(options, batch_size=size),
             everything(network.labels),
         )
@@ -305,10 +304,10 @@ def test_batches_are_as_long_as_the_engine_likes(build, tokenizer, nested_senten
             return engine.reverse(batch, *rest)
 
     options = InferenceSettings(steps=1, spans=9, batch_size=1)
-    found = predict(Watched(), corpus, range(5), options, everything(network.labels))
+    found = predict(Watched(), Task(corpus, range(5)), options, everything(network.labels))
     sizes = corpus.windows.piece_end - corpus.windows.piece_start + tokenizer.special_count
     assert lengths == [-(-size // step) * step for size in sorted(sizes.tolist())]
-    expected = predict(engine, corpus, range(5), options, everything(network.labels))
+    expected = predict(engine, Task(corpus, range(5)), options, everything(network.labels))
     assert [[e[:3] for e in own] for own in found] == [[e[:3] for e in own] for own in expected]
 
 
@@ -324,7 +323,7 @@ def test_predicting_leaves_the_network_as_it_was(build, tokenizer, nested_senten
 
         judge = everything(network.labels)
         settings = InferenceSettings(steps=1)
-        predict(TorchEngine(network), corpus, [1, 0], settings, judge, progress=note)
+        predict(TorchEngine(network), Task(corpus, [1, 0]), settings, judge, progress=note)
         assert network.training == network.decoder.training == mode
         assert calls[-1] == (2, 2)
 

@@ -18,7 +18,7 @@ from diffusionner.corpus import Sentence, Span
 from diffusionner.data.reach import Reach, Room, Window
 from diffusionner.diffusion.span_counts import LEAST, MOST, fewest, span_counts
 from diffusionner.errors import SettingsError
-from diffusionner.inference.predictor import predict
+from diffusionner.inference.predictor import Task, predict
 from diffusionner.model.pretrained import load_tokenizer
 from diffusionner.settings import EncoderSettings, InferenceSettings, Settings
 
@@ -84,7 +84,7 @@ def corpus(encoder_folder: Path) -> EncodedCorpus:
 def test_every_window_gets_its_own_number(corpus, spans, batch_size):
     engine = Recording()
     options = InferenceSettings(spans=spans, batch_size=batch_size)
-    assert predict(engine, corpus, range(6), options, everything(["A"])) == [[]] * 6
+    assert predict(engine, Task(corpus, range(6)), options, everything(["A"])) == [[]] * 6
     assert sum(len(lengths) for lengths, _ in engine.seen) == len(corpus) > 6
     for lengths, slots in engine.seen:
         counts = slots.sum(1)
@@ -96,9 +96,8 @@ def test_every_window_gets_its_own_number(corpus, spans, batch_size):
 def test_given_spans_are_not_counted(corpus):
     engine = Recording()
     given = [[(0, 1)] * number for number in (3, 0, 1, 25, 70, 0)]
-    predict(
-        engine, corpus, range(6), InferenceSettings(batch_size=100), everything(["A"]), given, 20
-    )
+    task = Task(corpus, range(6), given, 20)
+    predict(engine, task, InferenceSettings(batch_size=100), everything(["A"]))
     ((lengths, slots),) = engine.seen
     for length, number in ((1, 3), (5, 0), (9, 1), (30, 25), (60, 70)):
         assert slots[lengths == length].sum() == number
@@ -255,7 +254,7 @@ def test_ceiling_of_several_windows(encoder_folder):
     engine = Recording()
     corpus = EncodedCorpus([sentence], tokenizer, settings)
     options = InferenceSettings(overlap="all")
-    predict(engine, corpus, [0], options, everything(["A"]))
+    predict(engine, Task(corpus, [0]), options, everything(["A"]))
     given = sum(int(slots.sum()) for _, slots in engine.seen)
     assert given == sum(window.spans(options) for window in windows) < len(entities)
     reach = Reach()

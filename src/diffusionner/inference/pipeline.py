@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from diffusionner.errors import CheckpointError, DataError, SettingsError, neare
 from diffusionner.inference.calibration import Calibration, Judge, load_calibration
 from diffusionner.inference.decoding import Found, to_spans
 from diffusionner.inference.engine import Engine
-from diffusionner.inference.predictor import predict
+from diffusionner.inference.predictor import Task, predict, predict_each
 from diffusionner.model_folder import ENCODER_FILE
 from diffusionner.settings import InferenceSettings, Settings
 from diffusionner.subwords import SubwordTokenizer
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from diffusionner.model.encoder import SentenceEncoder
 
 BACKENDS = ("torch", "onnx")
-BUFFERED_BATCHES = 16  # sentences are sorted by length within so many batches
+BUFFERED_BATCHES = 8  # sentences are sorted by length within so many batches
 FIRST_BATCHES = 2  # and within so many at first
 
 
@@ -172,7 +173,7 @@ class DiffusionNER:
     def predict_sentences(
         self,
         sentences: Sequence[Sentence],
-        progress: Callable[[int, int], None] | None = None,
+        progress: Callable[[int, int], None] = lambda done, total: None,
         **options: Any,
     ) -> list[list[Span]]:
         """Entities of a whole corpus as labelled spans: what the scorer compares.
@@ -185,7 +186,7 @@ class DiffusionNER:
     def find(
         self,
         sentences: Sequence[Sentence],
-        progress: Callable[[int, int], None] | None = None,
+        progress: Callable[[int, int], None] = lambda done, total: None,
         **options: Any,
     ) -> list[list[Found]]:
         """The same in word and type indices, with totals, scores and votes."""
@@ -193,8 +194,8 @@ class DiffusionNER:
         chosen = range(len(sentences))
         with collector_paused():
             corpus = EncodedCorpus(sentences, self.subwords, self.settings.encoder)
-            judge = self.judge(inference)
-            return predict(self.engine, corpus, chosen, inference, judge, progress=progress)
+            task, judge = Task(corpus, chosen), self.judge(inference)
+            return predict(self.engine, task, inference, judge, progress)
 
     def judge(self, inference: InferenceSettings) -> Judge:
         """Which entities pass, and their scores."""
@@ -217,38 +218,27 @@ class DiffusionNER:
     ) -> Iterator[list[Entity]]:
         """The next sentences are read and tokenised while a device runs over the last ones."""
         reader = _Reader(self, items, inference.batch_size)
-        chunk = reader.finish()
-        while chunk is not None:
-            coming: list[_Chunk] = []
+        coming: list[_Chunk] = []
+        waiting: deque[_Chunk] = deque()
 
-            def meanwhile(coming: list[_Chunk] = coming) -> None:
-                if not coming and reader.advance():
-                    coming.extend(filter(None, [reader.finish()]))
+        def read_ahead() -> None:
+            if not coming and reader.advance():
+                coming.extend(filter(None, [reader.finish()]))
 
+        def tasks() -> Iterator[Task]:
+            while (chunk := coming.pop() if coming else reader.finish()) is not None:
+                waiting.append(chunk)
+                yield Task(chunk.corpus, chunk.chosen)
+
+        judge = self.judge(inference)
+        results = predict_each(self.engine, tasks(), inference, judge, launched=read_ahead)
+        while True:
             with collector_paused():
-                found = self._predict(chunk, inference, meanwhile)
-            yield from found
-            chunk = coming[0] if coming else reader.finish()
-
-    def _predict(
-        self, chunk: _Chunk, inference: InferenceSettings, meanwhile: Callable[[], None]
-    ) -> list[list[Entity]]:
-        """Entities of each item."""
-        results: Iterator[list[Found]] = iter(())
-        if chunk.corpus is not None:
-            found = predict(
-                self.engine, chunk.corpus, chunk.chosen, inference, self.judge(inference),
-                meanwhile=meanwhile,
-            )  # fmt: skip
-            results = iter(found)
-        return [
-            [
-                item.entity(i, f, self.labels)
-                for i in range(len(item.sentences))
-                for f in next(results)
-            ]
-            for item in chunk.items
-        ]
+                found = next(results, None)
+                if found is None:
+                    break
+                entities = waiting.popleft().entities(found, self.labels)
+            yield from entities
 
     def _refine(
         self,
@@ -284,10 +274,8 @@ class DiffusionNER:
             )
             given = [from_spans[i] for i in full]
             inference = settings.inference
-            found = predict(
-                self.engine, corpus, range(len(full)), inference, self.judge(inference),
-                given, timestep,
-            )  # fmt: skip
+            task = Task(corpus, range(len(full)), given, timestep)
+            found = predict(self.engine, task, inference, self.judge(inference))
             for i, one in zip(full, found, strict=True):
                 item = _Item(sentences[i].words, None, i)
                 results[i] = [item.entity(0, f, self.labels) for f in one]
@@ -299,8 +287,16 @@ class _Chunk:
     """Items that are predicted together, with the sentences around them as context."""
 
     items: list[_Item]
-    corpus: EncodedCorpus | None  # None if they have no sentence
+    corpus: EncodedCorpus
     chosen: range  # the sentences of the items among those of the corpus
+
+    def entities(self, found: list[list[Found]], labels: Sequence[str]) -> list[list[Entity]]:
+        """Of each item, from what was found in each of its sentences."""
+        results = iter(found)
+        return [
+            [item.entity(i, f, labels) for i in range(len(item.sentences)) for f in next(results)]
+            for item in self.items
+        ]
 
 
 class _Reader:
@@ -323,8 +319,8 @@ class _Reader:
         self.ended = False
 
     def advance(self, sentences: int | None = None) -> bool:
-        """Read that many more (a batch of them); whether there are enough for a chunk."""
-        limit = min(self.enough, self.held + (sentences or self.step))
+        """Read that many more (two batches, as chunks grow); whether it is enough for a chunk."""
+        limit = min(self.enough, self.held + (sentences or 2 * self.step))
         while self.held < limit and not self.ended:
             given = next(self.items, None)
             if given is None:
@@ -358,11 +354,9 @@ class _Reader:
         sentences = _sentences(items)
         after = _sentences(self.waiting)
         self.held = len(after)
-        corpus = None
-        if sentences:
-            corpus = EncodedCorpus(
-                self.before + sentences + after, self.ner.subwords, self.ner.settings.encoder
-            )
+        corpus = EncodedCorpus(
+            self.before + sentences + after, self.ner.subwords, self.ner.settings.encoder
+        )
         chosen = range(len(self.before), len(self.before) + len(sentences))
         self.before = (self.before + sentences)[-self.context :] if self.context else []
         return _Chunk(items, corpus, chosen)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -13,55 +14,107 @@ from diffusionner.inference.decoding import Found, Judge, deduplicate, resolve_o
 from diffusionner.inference.engine import Engine
 from diffusionner.settings import InferenceSettings
 
+# Batches that a device may have before it while the host finishes others.
+AHEAD = 3
+
+Spans = Sequence[Sequence[tuple[int, int]]]
+Waiting = Callable[[], np.ndarray]
+
+
+@dataclass
+class Task:
+    """Sentences of a corpus to predict.
+
+    given: for every sentence of the corpus, spans (start, end exclusive) from which the reverse
+    process starts at timestep `start`.
+    """
+
+    corpus: EncodedCorpus
+    sentences: Sequence[int]
+    given: Spans | None = None
+    start: int | None = None
+    found: dict[int, list[Found]] = field(default_factory=dict)
+    left: int = 0  # batches that are not done
+
+    def launch(self, engine: Engine, chosen: np.ndarray, settings: InferenceSettings) -> Waiting:
+        """Start a batch; what is returned waits for its end."""
+        batch = self.corpus.batch(chosen, engine.subword_step)
+        spans = None
+        if self.given is None:
+            slots = span_slots(span_counts(batch.lengths, settings.spans))
+        else:
+            spans, slots = _place(self.given, self.corpus, chosen)
+        return engine.reverse(batch, settings, slots, spans, self.start)
+
+    def result(self, judge: Judge, overlap: str) -> list[list[Found]]:
+        """Entities of each sentence, overlaps resolved."""
+        resolved = (resolve_overlaps(found, overlap) for found in self.found.values())
+        least = judge.least.tolist()
+        return [[one for one in found if one.total >= least[one.kind]] for found in resolved]
+
 
 def predict(
     engine: Engine,
-    corpus: EncodedCorpus,
-    sentences: Sequence[int],
+    task: Task,
     settings: InferenceSettings,
     judge: Judge,
-    given: Sequence[Sequence[tuple[int, int]]] | None = None,
-    start: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
-    meanwhile: Callable[[], None] = lambda: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[list[Found]]:
-    """Entities of the chosen sentences of a corpus, overlaps resolved.
+    """Entities of each sentence. progress is called with the windows done and their number."""
+    windows = np.isin(task.corpus.windows.sentence, list(task.sentences)).sum()
+    done = 0
 
-    meanwhile: called once per batch, when a device is busy and the host is not.
+    def count(more: int) -> None:
+        nonlocal done
+        done += more
+        progress(done, int(windows))
 
-    given: for every sentence of the corpus, spans (start, end exclusive) from which the reverse
-    process starts at timestep `start`. progress is called with the windows done and
-    their number.
+    (found,) = predict_each(engine, [task], settings, judge, ended=count)
+    return found
+
+
+def predict_each(
+    engine: Engine,
+    tasks: Iterable[Task],
+    settings: InferenceSettings,
+    judge: Judge,
+    launched: Callable[[], None] = lambda: None,
+    ended: Callable[[int], None] = lambda windows: None,
+) -> Iterator[list[list[Found]]]:
+    """What `predict` gives, for one task after the other.
+
+    A device gets the first batches of the next task before the host finishes the last one, so that
+    it need not wait. launched is called after each batch that was started, when the device is busy
+    and the host is not; ended, with its windows, after each that is done.
     """
-    collected: dict[int, list[Found]] = {number: [] for number in sentences}
-    batches = list(corpus.sorted_batches(settings.batch_size, sentences))
-    done, total = 0, sum(map(len, batches))
-    running: deque[tuple[np.ndarray, Callable[[], np.ndarray]]] = deque()
-    for chosen in [*batches, None]:
-        if chosen is not None:
-            batch = corpus.batch(chosen, engine.subword_step)
-            spans = None
-            if given is None:
-                slots = span_slots(span_counts(batch.lengths, settings.spans))
-            else:
-                spans, slots = _place(given, corpus, chosen)
-            running.append((chosen, engine.reverse(batch, settings, slots, spans, start)))
-            meanwhile()
-        # A device computes the next batch while the host reads the last one.
-        while len(running) > (chosen is not None):
-            ended, table = running.popleft()
-            for sentence, found in deduplicate(table(), corpus.windows, ended, judge):
-                collected[sentence].append(found)
-            done += len(ended)
-            if progress is not None:
-                progress(done, total)
-    resolved = (resolve_overlaps(found, settings.overlap) for found in collected.values())
-    least = judge.least.tolist()
-    return [[one for one in found if one.total >= least[one.kind]] for found in resolved]
+    running: deque[tuple[Task, np.ndarray, Waiting]] = deque()
+    unfinished: deque[Task] = deque()
+
+    def finish(most: int) -> Iterator[list[list[Found]]]:
+        """Read batches until no more than so many are running; give what is complete."""
+        while len(running) > most:
+            task, chosen, table = running.popleft()
+            for sentence, found in deduplicate(table(), task.corpus.windows, chosen, judge):
+                task.found[sentence].append(found)
+            task.left -= 1
+            ended(len(chosen))
+        while unfinished and not unfinished[0].left:
+            yield unfinished.popleft().result(judge, settings.overlap)
+
+    for task in tasks:
+        batches = list(task.corpus.sorted_batches(settings.batch_size, task.sentences))
+        task.found = {number: [] for number in task.sentences}
+        task.left = len(batches)
+        unfinished.append(task)
+        for chosen in batches:
+            running.append((task, chosen, task.launch(engine, chosen, settings)))
+            launched()
+            yield from finish(AHEAD)
+    yield from finish(0)
 
 
 def _place(
-    given: Sequence[Sequence[tuple[int, int]]], corpus: EncodedCorpus, chosen: np.ndarray
+    given: Spans, corpus: EncodedCorpus, chosen: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """The caller's spans as [B, K, 2] window-relative boundaries and a mask [B, K]."""
     windows = corpus.windows

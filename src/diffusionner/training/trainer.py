@@ -28,7 +28,7 @@ from diffusionner.files import write_bytes
 from diffusionner.fingerprint import fingerprint
 from diffusionner.inference.calibration import Judge, fit, load_calibration
 from diffusionner.inference.decoding import Found, to_spans
-from diffusionner.inference.predictor import predict
+from diffusionner.inference.predictor import Task, predict
 from diffusionner.inference.torch_engine import TorchEngine
 from diffusionner.model import DenoisingNetwork
 from diffusionner.model.pretrained import (
@@ -373,7 +373,8 @@ class Trainer:
         """Predictions for all sentences, the work shared among the processes."""
         processes, rank = self.accelerator.num_processes, self.accelerator.process_index
         mine = range(rank, len(sentences), processes)
-        found = predict(TorchEngine(network), corpus, mine, self.settings.inference, judge)
+        task = Task(corpus, mine)
+        found = predict(TorchEngine(network), task, self.settings.inference, judge)
         if processes == 1:
             return found
         merged = dict(gather_object(list(zip(mine, found, strict=True))))
