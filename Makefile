@@ -8,7 +8,7 @@ BIN := .venv/bin
 demo: .venv/ready
 	rm -rf runs/demo
 	$(BIN)/diffusionner train configs/demo.yaml
-	$(BIN)/diffusionner predict --model runs/demo --threshold 0.1 \
+	$(BIN)/diffusionner predict --model runs/demo --threshold 0.02 \
 	  "Activation of the IL-2 gene in human T cells."
 
 test: .venv/ready
