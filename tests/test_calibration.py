@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from models import lively_model
 
-from diffusionner import DiffusionNER
+from diffusionner import DiffusionNER, formats
 from diffusionner.corpus import Sentence, Span
 from diffusionner.errors import CheckpointError, SettingsError
 from diffusionner.inference.calibration import (
@@ -186,3 +186,27 @@ def test_votes_count_the_spans_of_an_entity(ner: DiffusionNER):
     votes = [entity.votes for entity in found[0]]
     assert all(vote >= 1 for vote in votes)
     assert sum(votes) <= 30 and max(votes) > 1
+
+
+def test_calibrate_on_the_command_line(ner: DiffusionNER, tmp_path: Path, cli):
+    """Half of what the model finds is called right: its scores become one half."""
+    sentences = [Sentence(["Ada", "met", "Charles", f"{i}", "."]) for i in range(60)]
+    for sentence, found in zip(sentences, ner.predict_sentences(sentences), strict=True):
+        sentence.entities = found[::2]
+    ner.save_pretrained(tmp_path / "before")
+    formats.write(tmp_path / "dev.jsonl", sentences)
+    given = ("--model", tmp_path / "before", "--data", tmp_path / "dev.jsonl")
+    result = cli("calibrate", tmp_path / "after", *given)
+    assert result.status == 0, result.err
+    assert "before" in result.out and all(f"{label}: from" in result.out for label in ner.labels)
+    fitted = load_calibration(tmp_path / "after")
+    assert fitted is not None and load_calibration(tmp_path / "before") is None
+    found = DiffusionNER.from_pretrained(tmp_path / "after").find(sentences, phi=0.0)
+    totals, right, _ = outcomes(sentences, found, ner.labels)
+    assert expected_calibration_error(fitted.scores(totals), right) < 0.05
+    report = cli("evaluate", *given, "--resamples", 20)
+    assert "expected calibration error" in report.out
+    formats.write(tmp_path / "dev.jsonl", sentences[:1])
+    refused = cli("calibrate", tmp_path / "none", *given)
+    assert refused.status == 2 and "too little is found" in refused.err
+    assert not (tmp_path / "none").exists()

@@ -28,6 +28,10 @@ def entity(left: int, right: int, kind: int, total: float) -> Found:
     return Found(left, right, kind, total, 0.0, 1)
 
 
+def passing(found: list[Found], phi: float) -> list[Found]:
+    return [one for one in found if one.total >= phi]
+
+
 def distinct(table: np.ndarray, windows: Windows, chosen: np.ndarray) -> list[tuple[int, Found]]:
     """Whatever its total; its score and votes are of other tests."""
     found = deduplicate(table, windows, chosen, everything(["A", "B", "C"]))
@@ -328,12 +332,12 @@ def test_nested_and_flat_by_example():
 
 def test_the_threshold_is_inclusive():
     found = [entity(0, 1, 1, 2.5), entity(2, 2, 0, 2.4)]
-    assert to_spans(found, ["A", "B"], 2.5) == [Span(0, 2, "B")]
-    assert to_spans(found, ["A", "B"], 2.4) == [Span(0, 2, "B"), Span(2, 3, "A")]
+    assert to_spans(passing(found, 2.5), ["A", "B"]) == [Span(0, 2, "B")]
+    assert to_spans(passing(found, 2.4), ["A", "B"]) == [Span(0, 2, "B"), Span(2, 3, "A")]
 
 
 def f1_at(sentences, found, labels, threshold) -> float:
-    predicted = [to_spans(f, labels, threshold) for f in found]
+    predicted = [to_spans(passing(f, threshold), labels) for f in found]
     return score([s.entities for s in sentences], predicted).micro.f1
 
 

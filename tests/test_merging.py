@@ -102,3 +102,13 @@ def test_the_initializer_spares_what_may_be_an_unmarked_entity():
     assert scores.grad is not None
     assert scores.grad[0, 1, 2] > 0.5 and scores.grad[1, 1, 2] == 0
     assert np.isclose(scores.grad[0, 0, 0], scores.grad[1, 0, 0])  # what is marked is learned
+
+
+def test_text_and_irregular_annotations_stay(tmp_path, cli):
+    record = '{"text": "Adas book", "entities": [{"start": 0, "end": 3, "label": "PER"}]}\n'
+    (tmp_path / "texts.jsonl").write_text(record)  # cut through a word
+    path = recipe(tmp_path, "sources: [{file: texts.jsonl, labels: {PER: person}}]")
+    assert cli("data", "merge", path, tmp_path / "all.jsonl").status == 0
+    (found,) = formats.read(tmp_path / "all.jsonl")
+    assert (found.text, found.words) == ("Adas book", ["Adas", "book"])
+    assert [one.label for one in found.irregular] == ["person"]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from diffusionner.errors import CheckpointError, WriteError
@@ -17,7 +17,7 @@ from diffusionner.inference.calibration import Calibration
 from diffusionner.model import DenoisingNetwork
 from diffusionner.model.pretrained import build_encoder, load_tokenizer, position_limit
 from diffusionner.model_folder import new_config, read_config
-from diffusionner.packing import pack, unpack
+from diffusionner.packing import pack, read_tensors, unpack
 from diffusionner.settings import Settings
 from diffusionner.subwords import SubwordTokenizer
 
@@ -35,8 +35,7 @@ def save(
     # Where the encoder came from is in the settings; these depend on the machine or the run.
     for name in ("_name_or_path", "dtype", "torch_dtype", "transformers_version"):
         encoder_config.pop(name, None)
-    fitted = None if calibration is None else calibration.to_dict()
-    config = new_config(network.labels, settings, fitted) | {"encoder_config": encoder_config}
+    config = new_config(network.labels, settings, calibration) | {"encoder_config": encoder_config}
     text = json.dumps(config, indent=1, ensure_ascii=False) + "\n"
     writers = {
         folder / name: bytes_writer(content) for name, content in tokenizer_files(tokenizer).items()
@@ -105,13 +104,3 @@ def load_weights(network: DenoisingNetwork, path: Path) -> None:
             "; the two files come from different models. Copy the whole folder again"
         )
     network.load_state_dict(tensors)
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
-        what = "is missing" if isinstance(error, FileNotFoundError) else "is truncated or damaged"
-        raise CheckpointError(
-            f"{path} {what} ({error}); restore it from a good copy or train again"
-        ) from error

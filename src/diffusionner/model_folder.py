@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from diffusionner.errors import CheckpointError
 from diffusionner.settings import Settings
+
+if TYPE_CHECKING:
+    from diffusionner.inference.calibration import Calibration
 
 FORMAT = "diffusionner"
 VERSION = 1
@@ -17,7 +20,7 @@ DENOISER_FILE = "denoiser.onnx"
 
 
 def new_config(
-    labels: Sequence[str], settings: Settings, calibration: Mapping[str, Any] | None
+    labels: Sequence[str], settings: Settings, calibration: Calibration | None
 ) -> dict[str, Any]:
     config = {
         "format": FORMAT,
@@ -25,7 +28,7 @@ def new_config(
         "labels": list(labels),
         "settings": settings.to_dict(),
     }
-    return config if calibration is None else {**config, "calibration": dict(calibration)}
+    return config if calibration is None else {**config, "calibration": calibration.to_dict()}
 
 
 def is_model(folder: Path) -> bool:

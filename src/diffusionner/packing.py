@@ -6,8 +6,11 @@ Only how they are stored: a loaded model computes in float32 as ever.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
 from diffusionner.errors import CheckpointError, SettingsError, nearest
@@ -51,3 +54,13 @@ def unpack(packed: Mapping[str, Tensor], origin: str) -> dict[str, Tensor]:
             tensor = tensor.float() * scale.float()[:, None]
         tensors[name] = tensor.float() if tensor.is_floating_point() else tensor
     return tensors
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        what = "is missing" if isinstance(error, FileNotFoundError) else "is truncated or damaged"
+        raise CheckpointError(
+            f"{path} {what} ({error}); restore it from a good copy or train again"
+        ) from error

@@ -29,7 +29,7 @@ def calibrate(
 
     from diffusionner import formats
     from diffusionner.corpus import check_labels
-    from diffusionner.errors import DataError
+    from diffusionner.errors import CheckpointError, DataError
     from diffusionner.inference.calibration import (
         FEWEST_PER_KNOT,
         expected_calibration_error,
@@ -40,6 +40,10 @@ def calibrate(
     sentences = formats.read(data, format)
     ner = options.load_model(model, device)
     check_labels(sentences, ner.labels)
+    if not hasattr(ner.engine, "network"):
+        raise CheckpointError(
+            f"'{model}' is an exported model; calibrate the one it was made from, and export again"
+        )
     errors = Console(stderr=True)
     with errors.status("predicting"):
         found = ner.find(sentences, phi=0.0)

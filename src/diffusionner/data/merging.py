@@ -81,9 +81,11 @@ def merge(parts: list[Part]) -> Iterator[Sentence]:
                 entities=sorted(set(entities)),
                 doc=None if sentence.doc is None else f"{number}/{sentence.doc}",
                 types=types,
-                text=None,
-                offsets=None,
-                irregular=[],
+                irregular=[
+                    one._replace(label=part.labels[one.label])
+                    for one in sentence.irregular
+                    if one.label in part.labels
+                ],
             )
 
 

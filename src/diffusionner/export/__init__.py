@@ -86,8 +86,7 @@ def export(
 def _write_rest(ner: DiffusionNER, folder: Path) -> None:
     subwords = ner.subwords
     special = {name: getattr(subwords, name) for name in ("prefix", "suffix", "pad", "unknown")}
-    fitted = None if ner.calibration is None else ner.calibration.to_dict()
-    config = new_config(ner.labels, ner.settings, fitted)
+    config = new_config(ner.labels, ner.settings, ner.calibration)
     config["tokenizer"] = {"limit": subwords.limit, **special}
     text = json.dumps(config, indent=1, ensure_ascii=False) + "\n"
     (folder / "config.json").write_text(text, encoding="utf-8")

@@ -6,6 +6,7 @@ says, and 0.5 is the same demand of every model.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ class Judge:
     ) -> None:
         self.calibration = calibration
         count = len(labels)
+        self.least: np.ndarray  # [C] total that an entity of each type needs
         if settings.phi is not None:
             self.least = np.full(count, settings.phi)
         elif settings.threshold is not None:
@@ -47,6 +49,7 @@ class Judge:
             self.least = np.full(count, PHI)
 
     def scores(self, totals: np.ndarray) -> np.ndarray:
+        """[N] → [N] in [0, 1]"""
         if self.calibration is None:
             return np.minimum(1.0, totals / 3)
         return self.calibration.scores(totals)
@@ -128,12 +131,9 @@ def fit(
     centres, rates = _knots(totals, right)
     calibration = Calibration(tuple(centres), tuple(rates), {})
     scores = calibration.scores(totals)
-    gold = np.zeros(len(labels), dtype=np.int64)
-    for sentence in sentences:
-        for entity in set(sentence.entities):
-            gold[list(labels).index(entity.label)] += 1
+    gold = Counter(entity.label for s in sentences for entity in set(s.entities))
     thresholds = {
-        label: _best(scores[kinds == kind], right[kinds == kind], int(gold[kind]))
+        label: _best(scores[kinds == kind], right[kinds == kind], gold[label])
         for kind, label in enumerate(labels)
     }
     return Calibration(calibration.totals, calibration.probabilities, thresholds)

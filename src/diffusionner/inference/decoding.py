@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from diffusionner.batching import Windows
 from diffusionner.corpus import Span
 
-
-class Judge(Protocol):
-    """Which entities are found, and how sure that is."""
-
-    least: np.ndarray  # [C] total that an entity of each type needs
-
-    def scores(self, totals: np.ndarray) -> np.ndarray:
-        """[N] → [N] in [0, 1]"""
+if TYPE_CHECKING:
+    from diffusionner.inference.calibration import Judge
 
 
 class Found(NamedTuple):
@@ -83,9 +77,9 @@ def resolve_overlaps(found: Iterable[Found], policy: str) -> list[Found]:
     return sorted(ranked, key=lambda f: (f.left, -f.right, f.kind))
 
 
-def to_spans(found: Iterable[Found], labels: Sequence[str], phi: float = 0.0) -> list[Span]:
-    """Entities whose three probabilities sum to at least φ, as the corpora have them."""
-    return [Span(f.left, f.right + 1, labels[f.kind]) for f in found if f.total >= phi]
+def to_spans(found: Iterable[Found], labels: Sequence[str]) -> list[Span]:
+    """Entities as the corpora have them."""
+    return [Span(f.left, f.right + 1, labels[f.kind]) for f in found]
 
 
 def _overlapping(a: Found, b: Found) -> bool:

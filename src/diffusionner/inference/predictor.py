@@ -10,7 +10,8 @@ import numpy as np
 
 from diffusionner.batching import EncodedCorpus
 from diffusionner.diffusion.span_counts import span_counts, span_slots
-from diffusionner.inference.decoding import Found, Judge, deduplicate, resolve_overlaps
+from diffusionner.inference.calibration import Judge
+from diffusionner.inference.decoding import Found, deduplicate, resolve_overlaps
 from diffusionner.inference.engine import Engine
 from diffusionner.settings import InferenceSettings
 

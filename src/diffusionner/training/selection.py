@@ -17,10 +17,8 @@ def best_phi(
     sentences: Sequence[Sentence], found: Sequence[Sequence[Found]], labels: Sequence[str]
 ) -> tuple[float, float]:
     """(φ, micro F1) over a grid; the middle one where several do equally well."""
-    gold = sum(len(set(s.entities)) + len(s.irregular) for s in sentences)
     totals, right, _ = outcomes(sentences, found, labels)
-    passed = totals >= GRID[:, None]
-    f1 = 2 * (passed & right).sum(1) / np.maximum(1, passed.sum(1) + gold)
+    f1 = _f1(sentences, totals >= GRID[:, None], right)
     best = np.flatnonzero(f1 == f1.max())
     return float(GRID[best[len(best) // 2]]), float(f1.max())
 
@@ -32,7 +30,12 @@ def f1_of(
     least: np.ndarray,
 ) -> float:
     """Micro F1 where an entity needs the least total of its type, [C]."""
-    gold = sum(len(set(s.entities)) + len(s.irregular) for s in sentences)
     totals, right, kinds = outcomes(sentences, found, labels)
-    passed = totals >= least[kinds]
-    return float(2 * (passed & right).sum() / max(1, passed.sum() + gold))
+    return float(_f1(sentences, totals >= least[kinds], right))
+
+
+def _f1(sentences: Sequence[Sentence], passed: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Micro F1 of what passed, [..., N] → [...]; right: [N]"""
+    gold = sum(len(set(s.entities)) + len(s.irregular) for s in sentences)
+    f1: np.ndarray = 2 * (passed & right).sum(-1) / np.maximum(1, passed.sum(-1) + gold)
+    return f1

@@ -14,10 +14,11 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
-from diffusionner.checkpoint import read_tensors, tensor_writer
+from diffusionner.checkpoint import tensor_writer
 from diffusionner.errors import CheckpointError
 from diffusionner.files import write_atomically
 from diffusionner.model import DenoisingNetwork
+from diffusionner.packing import read_tensors
 
 
 @dataclass
