@@ -156,7 +156,6 @@ def test_plain_encoder_as_model(refused, encoder_folder):
 def test_no_model(refused, tmp_path):
     assert "no config.json" in refused("predict", "--model", tmp_path, "Ada")
     assert "no config.json" in refused("predict", "--model", tmp_path / "none", "Ada")
-    assert "no model given" in refused("predict", "Ada")
 
 
 @pytest.mark.parametrize(

@@ -189,7 +189,7 @@ def test_every_section_is_saved_when_it_is_measured(
         (("--shape", "minilm", "--spans", "0"), "--spans: '0' is no number"),
         (("--shape", "minilm", "--draws", "1,x"), "--draws: 'x' is no number"),
         (("--shape", "tiny", "--device", "cuda:99"), "device 'cuda:99' cannot be used"),
-        (("--model", "nowhere"), "no model in 'nowhere'"),
+        (("--model", "./nowhere"), "no model in 'nowhere'"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(refused, monkeypatch, arguments, words) -> None:

@@ -127,6 +127,16 @@ def test_who_decides():
     assert judge(None).scores(np.array([1.5])) == 0.5
 
 
+@pytest.mark.parametrize(("missed", "expected"), [(0, 0.5), (25, 0.45), (150, 0.3), (400, 0.25)])
+def test_among_equals_the_threshold_is_half_of_the_best_f1(missed, expected):
+    """Nothing lies between the sure ones and the hopeless: every threshold does as well."""
+    sure = [Sentence(["a"], [Span(0, 1, "A")])] * 100
+    wrong, rest = [Sentence(["a"])] * 30, [Sentence(["a"], [Span(0, 1, "A")])] * missed
+    found = [[Found(0, 0, 0, 2.9, 0.0, 1)]] * 100 + [[Found(0, 0, 0, 0.1, 0.0, 1)]] * 30
+    calibration = fit([*sure, *wrong, *rest], [*found, *([[]] * missed)], ["A"])
+    assert calibration is not None and calibration.thresholds == {"A": expected}
+
+
 def test_threshold_and_phi_take_each_others_place():
     settings = Settings().with_inference({"phi": 2.0})
     assert settings.with_inference({"threshold": 0.3}).inference.phi is None

@@ -18,7 +18,10 @@ from diffusionner import DiffusionNER, formats
 from diffusionner.evaluation.scorer import score
 from diffusionner.settings import describe
 
-COMMANDS = ("train", "evaluate", "predict", "settings", "data", "score", "export", "bench")
+COMMANDS = (
+    *("train", "evaluate", "predict", "settings", "data", "score", "export", "bench"),
+    *("models", "card"),
+)
 
 
 # --- End to end -------------------------------------------------------------------------------
@@ -149,6 +152,8 @@ def test_help(cli, command):
         "score": ["--other", "--html", "--json", "--gold-format"],
         "export": ["--model", "--dev", "--precision", "--format"],
         "bench": ["--shape", "--steps", "--spans", "--scaling", "--plots"],
+        "models": ["NAME", "--json"],
+        "card": ["--about", "--data", "--sentences"],
     }
     assert all(option in result.out for option in options[command])
 

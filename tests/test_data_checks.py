@@ -408,10 +408,10 @@ def test_owning_is_as_in_decoding(tokenizer):
     corpus = EncodedCorpus([sentence], tokenizer, chosen)
     ((_, _, windows),) = Room(chosen, tokenizer).cut([sentence])
     for start, end in combinations(range(32), 2):
-        table = np.full((len(windows), 1, 5), -1.0)
+        table = np.full((len(windows), 1, 1, 5), -1.0)
         for row, window in enumerate(windows):
             if window.start <= start and end <= window.end:
-                table[row, 0] = start - window.start, end - 1 - window.start, 0, 3, 1
+                table[row, 0, 0] = start - window.start, end - 1 - window.start, 0, 3, 1
         rows = np.arange(len(windows))
         given_out = deduplicate(table, corpus.windows, rows, everything(["A"]))
         assert len(given_out) <= 1

@@ -16,7 +16,7 @@ from diffusionner.evaluation.scorer import score
 from diffusionner.inference.decoding import Found, deduplicate, resolve_overlaps, to_spans
 from diffusionner.inference.predictor import Task, predict
 from diffusionner.inference.torch_engine import read_out
-from diffusionner.model import Prediction, Restored
+from diffusionner.model import Prediction
 from diffusionner.model.pretrained import load_tokenizer
 from diffusionner.settings import EncoderSettings, InferenceSettings
 from diffusionner.training.selection import GRID, best_phi
@@ -49,14 +49,14 @@ def pointing(spans: list[tuple[int, int, int]], words: int = 6, types: int = 2) 
     return Prediction(left, right, kinds)
 
 
-def full(prediction: Prediction, initial: torch.Tensor | None = None) -> Restored:
-    """All its spans count."""
+def full(prediction: Prediction, initial: torch.Tensor | None = None) -> torch.Tensor:
+    """Read out; all its spans count."""
     slots = torch.ones(prediction.left.shape[0], prediction.left.shape[2], dtype=torch.bool)
-    return Restored(prediction, slots, initial)
+    return read_out(prediction, slots, initial)
 
 
 def test_read_out_takes_the_likeliest():
-    table = read_out(full(pointing([(1, 4, 0), (2, 2, 1)])))
+    table = full(pointing([(1, 4, 0), (2, 2, 1)]))
     assert table.shape == (1, 2, 5)
     assert table[0, :, :3].tolist() == [[1, 4, 0], [2, 2, 1]]
     type_p = np.exp(3) / (np.exp(3) + 2)
@@ -68,10 +68,10 @@ def test_read_out_takes_the_likeliest():
 def test_read_out_drops_what_is_no_entity():
     spans = [(0, 3, 0), (0, 3, 2), (3, 2, 0), (5, 0, 1), (5, 5, 1)]
     slots = torch.ones(1, 5, dtype=torch.bool)
-    kept = read_out(Restored(pointing(spans), slots, None))[0, :, 3] >= 0
+    kept = read_out(pointing(spans), slots, None)[0, :, 3] >= 0
     assert kept.tolist() == [True, False, False, False, True]
     slots[0, 0] = False
-    kept = read_out(Restored(pointing(spans), slots, None))[0, :, 3] >= 0
+    kept = read_out(pointing(spans), slots, None)[0, :, 3] >= 0
     assert kept.tolist() == [False] * 4 + [True]
 
 
@@ -83,7 +83,7 @@ def test_read_out_tells_scores_apart_that_round_to_the_same_probability(level):
     prediction = Prediction(scores.clone(), scores.clone(), torch.tensor([[[[3.0, 0], [3, 0]]]]))
     prediction.left[0, 0, :, [1, 2]] += torch.eye(2)
     prediction.right[0, 0, :, 3] += 1
-    table = read_out(full(prediction))
+    table = full(prediction)
     assert table[0, :, :2].tolist() == [[1, 3], [2, 3]]
     assert (table[0, :, 3] > 0).all()
 
@@ -92,7 +92,7 @@ def test_read_out_asks_the_initializer_for_half_of_the_total():
     """Its view is of the whole span; boundaries, type and its probability are the decoder's."""
     spans = [(1, 4, 0), (2, 2, 1), (3, 2, 0), (1, 4, 2), (0, 5, 1)]
     initial = 3 * torch.randn(1, 6, 6, generator=torch.Generator().manual_seed(0))
-    plain, table = read_out(full(pointing(spans))), read_out(full(pointing(spans), initial))
+    plain, table = full(pointing(spans)), full(pointing(spans), initial)
     assert torch.equal(table[..., [0, 1, 2, 4]], plain[..., [0, 1, 2, 4]])
     for slot in (0, 1, 4):
         left, right, _ = spans[slot]
@@ -113,10 +113,10 @@ def windows_of(*rows: tuple[int, int, int, int]) -> Windows:
 
 
 def table_of(*rows: list[tuple[float, ...]]) -> np.ndarray:
-    """Read-outs (left, right, type, total, type probability) of each window, padded."""
-    table = np.full((len(rows), max(len(row) for row in rows), 5), -1.0)
+    """Read-outs (left, right, type, total, type probability) of each window, padded: one step."""
+    table = np.full((len(rows), 1, max(len(row) for row in rows), 5), -1.0)
     for i, row in enumerate(rows):
-        table[i, : len(row)] = np.array(row).reshape(-1, 5)
+        table[i, 0, : len(row)] = np.array(row).reshape(-1, 5)
     return table
 
 
@@ -158,10 +158,45 @@ def test_deduplication_written_out():
             key = ((0, 3)[row], int(left), int(right))
             if total >= 0 and (key not in expected or type_p > expected[key][0]):
                 expected[key] = (type_p, entity(int(left), int(right), int(kind), total))
-        found = distinct(table, windows, chosen)
+        found = distinct(table[:, None], windows, chosen)
         assert len(found) == len(expected)
         assert {(sentence, f.left, f.right): f for sentence, f in found} == {
             key: entity for key, (_, entity) in expected.items()
+        }
+
+
+def test_steps_are_averaged_where_an_entity_was_found():
+    first = [(1, 2, 0, 2.0, 0.6), (1, 2, 1, 2.9, 0.5), (4, 5, 0, 1.5, 0.9), (4, 5, 0, 1.0, 0.9)]
+    second = [(1, 2, 1, 2.4, 0.8), (7, 7, 1, 0.5, 0.4), (4, 5, 1, -1.0, 1.0), (8, 8, 0, -1.0, 1.0)]
+    third = [(1, 2, 0, 1.6, 0.7), (1, 2, 0, 1.5, 0.7), (1, 2, 0, 1.4, 0.7), (0, 2, 1, 3.0, 1.0)]
+    table = np.array([[first, second, third]])
+    found = deduplicate(table, windows_of((0, 0, 0, 9)), np.array([0]), everything(["A", "B"]))
+    assert [(f.left, f.right, f.kind, round(f.total, 6), f.votes) for _, f in found] == [
+        (0, 2, 1, 3.0, 1),
+        (1, 2, 1, 2.0, 3),  # the mean of 2.0, 2.4 and 1.6; the second step is surest of its type
+        (4, 5, 0, 1.5, 2),  # what it became later does not count against it
+        (7, 7, 1, 0.5, 1),
+    ]
+
+
+def test_averaged_steps_written_out():
+    random = np.random.default_rng(1)
+    windows = windows_of((3, 0, 0, 6), (1, 0, 0, 6), (0, 0, 0, 6))
+    for _ in range(10):
+        table = np.concatenate(
+            [random.integers(0, 3, (2, 4, 9, 3)), random.uniform(-1, 3, (2, 4, 9, 2))], -1
+        )
+        table[..., 1] += table[..., 0]
+        best: dict[tuple[int, int, int], dict[int, tuple[float, float, int]]] = {}
+        for row, step, slot in np.ndindex(2, 4, 9):
+            left, right, kind, total, type_p = table[row, step, slot]
+            if total >= 0:
+                steps = best.setdefault(((0, 3)[row], int(left), int(right)), {})
+                steps[step] = max(steps.get(step, (-2.0, 0.0, 0)), (type_p, total, int(kind)))
+        found = distinct(table, windows, np.array([2, 0]))
+        assert {(sentence, f.left, f.right): (f.kind, f.total) for sentence, f in found} == {
+            key: (max(steps.values())[2], pytest.approx(np.mean([s[1] for s in steps.values()])))
+            for key, steps in best.items()
         }
 
 
@@ -223,8 +258,8 @@ class Pointing:
         spans = slots.shape[1]
         parts = [pointing(row + [(0, 0, 2)] * (spans - len(row)), words=most) for row in rows]
         given = zip(parts, torch.from_numpy(slots), strict=True)
-        read = [read_out(Restored(part, own, None)).numpy() for part, own in given]
-        table = np.concatenate(read)
+        read = [read_out(part, own, None).numpy() for part, own in given]
+        table = np.concatenate(read)[:, None]
         return lambda: table
 
 

@@ -54,6 +54,23 @@ def test_labels_become_the_same_and_types_are_noted(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("part", "expected"),
+    [
+        ("", "abcde"),
+        (", first: 2", "ab"),
+        (", after: 3", "de"),
+        (", first: 1, after: 2", "c"),
+        (", after: 9", ""),
+        (", first: 0", ""),
+    ],
+)
+def test_a_part_of_a_corpus(tmp_path, part, expected):
+    formats.write(tmp_path / "long.jsonl", [Sentence([letter]) for letter in "abcde"])
+    path = recipe(tmp_path, f"sources: [{{file: long.jsonl, labels: {{A: B}}{part}}}]")
+    assert "".join(s.words[0] for s in merge(read_recipe(path))) == expected
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("sources: []", "no list 'sources'"),
@@ -61,6 +78,8 @@ def test_labels_become_the_same_and_types_are_noted(tmp_path):
         ("sources: [{file: a.jsonl}]", "source 1: expected 'file', 'labels'"),
         ("sources: [{file: a.jsonl, labels: {}}]", "source 1: 'labels' must say"),
         ("sources: [{file: a.jsonl, labels: {A: B}, name: true}]", "source 1: expected"),
+        ("sources: [{file: a.jsonl, labels: {A: B}, first: x}]", "numbers of sentences"),
+        ("sources: [{file: a.jsonl, labels: {A: B}, after: -1}]", "numbers of sentences"),
         ("sources: [", "is not YAML"),
     ],
 )

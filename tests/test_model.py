@@ -234,7 +234,7 @@ def test_steps_seed_and_noise_matter(build, tokenizer, nested_sentences):
     base, slots = InferenceSettings(steps=4), full(4, 12)
 
     def types(options: InferenceSettings) -> torch.Tensor:
-        return network.reverse(batch, options, slots).prediction.types
+        return network.reverse(batch, options, slots).predictions[-1].types
 
     scores = types(base)
     assert torch.equal(scores, types(base))
@@ -258,7 +258,7 @@ def test_every_step_has_noise_of_its_own(build, tokenizer, nested_sentences, mon
 
     monkeypatch.setattr(network, "denoise", recording)
     last = network.reverse(batch, InferenceSettings(steps=4, eta=eta, seed=5), full(3, 7))
-    assert [t for _, t, _ in seen] == [100, 75, 50, 25] and last.prediction is seen[-1][2]
+    assert [t for _, t, _ in seen] == [100, 75, 50, 25] and last.predictions == [seen[-1][2]]
 
     def noise(step: int) -> torch.Tensor:
         return torch.from_numpy(gaussian_noise(mix_keys(batch.keys, 5, step), 1, 7, 2))
@@ -279,7 +279,7 @@ def test_given_spans_replace_the_noise(build, tokenizer, nested_sentences):
     batch = tensors_of(corpus)
     given = torch.tensor([[[0, 2], [1, 1]], [[2, 4], [0, 0]]])
     options = InferenceSettings(steps=1)
-    prediction = network.reverse(batch, options, full(2, 2), given, start=40).prediction
+    prediction = network.reverse(batch, options, full(2, 2), given, start=40).predictions[0]
     with torch.no_grad():
         t = torch.full((2, 1), 40)
         direct = network.decoder(network.encode(batch), given[:, None], t)

@@ -357,6 +357,7 @@ def test_graphed_gradients_are_those_of_the_plain_network(tiny_settings):
         elif isinstance(getattr(module, "dropout", None), float):
             module.dropout = 0.0
     graphed.recorded.clear()  # with dropout
+    graphed.pool = torch.cuda.graph_pool_handle()  # the last one went with them
     size = settings.training.batch_size
     full = [b for b in trainer.corpus.shuffled_batches(size, 0, 0) if len(b) == size]
 

@@ -153,6 +153,9 @@ class InferenceSettings:
     start: Literal["noise", "candidates"] = setting(
         "noise", "What is denoised: Gaussian spans, or the candidates of the initializer."
     )
+    average_steps: bool = setting(
+        False, "Take entities from all steps, with their mean score, not from the last alone."
+    )
     eta: float = setting(0.0, "DDIM's eta: 0 = deterministic, 1 = as noisy as DDPM.", 0.0, 1.0)
     threshold: float | None = setting(
         None, "Least score of an entity; null = of its type, as tuned on dev.", 0.0, 1.0

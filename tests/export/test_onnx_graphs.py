@@ -20,7 +20,6 @@ from diffusionner.export import export
 from diffusionner.export.graphs import INPUTS, DenoiserGraph, EncoderGraph, for_graphs
 from diffusionner.inference.onnx_engine import encoder_inputs
 from diffusionner.inference.torch_engine import read_out
-from diffusionner.model import Restored
 from diffusionner.model.tensors import to_tensors
 
 # The graphs are the network
@@ -60,7 +59,7 @@ def test_graphs_are_the_network(encoder_folder, sentences, changes):
     assert torch.allclose(values[0], sentence.starts, atol=1e-5)
     if sentence.initial is not None:
         assert torch.allclose(values[4], sentence.initial, atol=1e-4)
-    expected = read_out(Restored(prediction, slots, sentence.initial))
+    expected = read_out(prediction, slots, sentence.initial)
     assert torch.equal(table[..., :3], expected[..., :3])
     assert torch.allclose(table, expected, atol=1e-4)
     assert (table[..., 3] >= 0).any() and (table[~slots][:, 3] == -1).all()

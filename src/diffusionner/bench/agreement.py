@@ -77,7 +77,7 @@ def _first(
 ) -> list[list[Entity]]:
     """What is found in the first sentences until the time is over."""
     started = time.perf_counter()
-    found = []
+    found: list[list[Entity]] = []
     for entities in plain.stream(((s.words, s.doc) for s in sentences), batch_size=1, **options):
         found.append(entities)
         if len(found) >= FEW and time.perf_counter() - started > seconds:

@@ -22,7 +22,7 @@ from diffusionner.diffusion.span_counts import span_counts, span_slots
 from diffusionner.inference.decoding import Found, deduplicate, resolve_overlaps
 from diffusionner.inference.pipeline import DiffusionNER
 from diffusionner.inference.torch_engine import read_out
-from diffusionner.model import DenoisingNetwork, Restored
+from diffusionner.model import DenoisingNetwork
 from diffusionner.model.tensors import to_device, to_tensors
 
 STAGES = {
@@ -125,7 +125,7 @@ def _pass(
         with clock.stage("denoise"):
             prediction = network.denoise(prepared, x, t, visible)
         with clock.stage("read out"):
-            table = read_out(Restored(prediction, visible, prepared.initial)).cpu().numpy()
+            table = read_out(prediction, visible, prepared.initial)[:, None].cpu().numpy()
         with clock.stage("decode"):
             for sentence, found in deduplicate(table, corpus.windows, chosen, judge):
                 collected[sentence].append(found)

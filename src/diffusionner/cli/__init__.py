@@ -9,13 +9,18 @@ from rich.console import Console
 from rich.markup import escape
 
 from diffusionner.cli import (
+    adapt,
+    annotate,
     bench,
     calibrate,
+    card,
     data,
     evaluate,
     export,
+    models,
     predict,
     score,
+    serve,
     settings,
     train,
 )
@@ -29,12 +34,17 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 app.command("train")(train.train)
+app.command("adapt")(adapt.adapt)
 app.command("evaluate")(evaluate.evaluate)
 app.command("score")(score.score)
 app.command("predict")(predict.predict)
+app.command("annotate")(annotate.annotate)
+app.command("serve")(serve.serve)
 app.command("calibrate")(calibrate.calibrate)
 app.command("export")(export.export)
 app.command("bench")(bench.bench)
+app.command("models")(models.models)
+app.command("card")(card.card)
 app.add_typer(data.app, name="data")
 app.command("settings")(settings.settings)
 

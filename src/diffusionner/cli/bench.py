@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +13,6 @@ from diffusionner.cli.data.shared import Format, Json, write_json
 from diffusionner.errors import SettingsError
 
 if TYPE_CHECKING:
-    from diffusionner.bench.timing import Tell
     from diffusionner.settings import Settings
 
 
@@ -26,8 +23,8 @@ def bench(
         typer.Argument(metavar="KEY=VALUE", help="Settings of the shape and of training."),
     ] = None,
     model: Annotated[
-        list[Path] | None,
-        typer.Option("--model", help="Folder of a model, trained or exported; may be repeated."),
+        list[str] | None,
+        typer.Option("--model", help=f"{options.MODEL_HELP[:-1]}; may be repeated."),
     ] = None,
     shape: Annotated[
         str | None,
@@ -85,6 +82,7 @@ def bench(
     import torch
     from rich.console import Console
 
+    from diffusionner import registry
     from diffusionner.bench import plots, report
     from diffusionner.bench.run import Request, run
     from diffusionner.bench.throughput import Axes
@@ -96,9 +94,10 @@ def bench(
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     on_gpu = device.startswith("cuda")
+    folders = [registry.find(one) for one in model or ()]
     settings = Settings.load(config, overrides or []) if config else None
     if settings is None:
-        settings = _model_settings(model).override(overrides or [])
+        settings = _model_settings(folders).override(overrides or [])
     if batch_sizes is None:
         batch_sizes = "32,128,256,512" if on_gpu else "1,8,32,128"
     if quick:
@@ -106,7 +105,7 @@ def bench(
         repeats, seconds = 2, min(seconds, 0.5)
     request = Request(
         data=data,
-        models=tuple(model or ()),
+        models=tuple(folders),
         shape=shape,
         settings=settings,
         format=format,
@@ -133,7 +132,7 @@ def bench(
         if json_path is not None:
             write_json(json_path, record)
 
-    with _progress() as tell:
+    with options.progress() as tell:
         record = run(request, tell, save)
     report.show(record, Console())
     if plots_folder is not None:
@@ -148,7 +147,7 @@ def bench(
         raise typer.Exit(1)
 
 
-def _model_settings(models: list[Path] | None) -> Settings:
+def _model_settings(models: list[Path]) -> Settings:
     """Those that the first model was trained with; without one, the paper's."""
     from diffusionner.model_folder import read_config
     from diffusionner.settings import Settings
@@ -170,18 +169,3 @@ def _number(option: str, text: str) -> int:
 
 def _numbers(option: str, text: str) -> list[int]:
     return [_number(option, part) for part in _list(text)]
-
-
-@contextmanager
-def _progress() -> Iterator[Tell]:
-    from rich.console import Console
-    from rich.progress import Progress
-
-    errors = Console(stderr=True)
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
-        task = bar.add_task("", total=None)
-
-        def tell(what: str, done: int, total: int) -> None:
-            bar.update(task, description=what, completed=done, total=total)
-
-        yield tell

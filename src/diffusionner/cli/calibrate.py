@@ -9,12 +9,13 @@ import typer
 
 from diffusionner.cli import options
 from diffusionner.cli.data.shared import Format
+from diffusionner.registry import DEFAULT
 
 
 def calibrate(
     output: Annotated[Path, typer.Argument(help="Folder to write.")],
     data: Annotated[Path, typer.Option("--data", help="Labelled corpus to fit the scores on.")],
-    model: options.Model = None,
+    model: options.Model = DEFAULT,
     format: Format = None,
     device: options.Device = None,
 ) -> None:

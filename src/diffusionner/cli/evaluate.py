@@ -9,15 +9,17 @@ import typer
 
 from diffusionner.cli import options
 from diffusionner.cli.score import Format, Html, HtmlSentences, Json, Resamples, write
+from diffusionner.registry import DEFAULT
 
 
 def evaluate(
     data: Annotated[Path, typer.Option("--data", help="Gold corpus, in any format.")],
-    model: options.Model = None,
+    model: options.Model = DEFAULT,
     format: Format = None,
     steps: options.Steps = None,
     spans: options.Spans = None,
     start: options.Start = None,
+    average: options.Average = None,
     threshold: options.Threshold = None,
     phi: options.Phi = None,
     overlap: options.Overlap = None,
@@ -40,17 +42,13 @@ def evaluate(
     from rich.progress import Progress
 
     from diffusionner import formats
-    from diffusionner.corpus import check_labels
-    from diffusionner.evaluation.result import Resampling, evaluate_pairs
-    from diffusionner.evaluation.scorer import pair_up
-    from diffusionner.inference.calibration import expected_calibration_error, outcomes
-    from diffusionner.inference.decoding import to_spans
+    from diffusionner.evaluation.model import measure
+    from diffusionner.evaluation.result import Resampling
 
     sentences = formats.read(data, format)
     ner = options.load_model(model, device)
-    check_labels(sentences, ner.labels)
     chosen = options.inference_options(
-        steps, spans, start, threshold, phi, overlap, seed, batch_size
+        steps, spans, start, average, threshold, phi, overlap, seed, batch_size
     )
     errors = Console(stderr=True)
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
@@ -59,19 +57,14 @@ def evaluate(
         def advance(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
 
-        found = ner.find(sentences, progress=advance, **chosen)
-    predicted = [to_spans(one, ner.labels) for one in found]
-    totals, right, _ = outcomes(sentences, found, ner.labels)
-    judge = ner.judge(ner.settings.with_inference(chosen).inference)
-    error = expected_calibration_error(judge.scores(totals), right)
-    evaluation = evaluate_pairs(
-        pair_up(sentences, predicted), (str(data), str(model)), Resampling(resamples)
-    )
+        names = (str(data), model)
+        measured = measure(ner, sentences, names, Resampling(resamples), advance, **chosen)
+    error = measured.calibration_error
     settings = ner.settings.with_inference(chosen).to_dict()["inference"]
-    about = {"model": str(model), "inference": settings, "calibration_error": round(error, 4)}
-    write(evaluation, about, json_path, html_path, html_sentences)
+    about = {"model": model, "inference": settings, "calibration_error": round(error, 4)}
+    write(measured.evaluation, about, json_path, html_path, html_sentences)
     console = Console()
-    evaluation.show(console)
+    measured.evaluation.show(console)
     console.print(
         f"expected calibration error {error:.3f}: scores of the entities found, against the share "
         "of them that is right",

@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from diffusionner.cli import options
+from diffusionner.registry import DEFAULT
 
 
 def export(
     output: Annotated[Path, typer.Argument(help="Folder to write.")],
     dev: Annotated[Path, typer.Option("--dev", help="Corpus on which the two are compared.")],
-    model: options.Model = None,
+    model: options.Model = DEFAULT,
     precision: Annotated[str, typer.Option(help="float32 or int8.")] = "float32",
     format: Annotated[str | None, typer.Option(help="Format of the corpus.")] = None,
 ) -> None:

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from diffusionner.errors import CheckpointError
-
 if TYPE_CHECKING:
+    from diffusionner.bench.timing import Tell
     from diffusionner.inference.pipeline import DiffusionNER
 
-Model = Annotated[
-    Path | None, typer.Option("--model", help="Folder of a trained model.", show_default=False)
-]
+MODEL_HELP = "Shipped model (see `models`), folder of a trained one, or name on the hub."
+Model = Annotated[str, typer.Option("--model", help=MODEL_HELP)]
 Steps = Annotated[int | None, typer.Option(help="Denoising steps γ.  [default: the model's]")]
 Spans = Annotated[
     str | None, typer.Option(help="Noisy spans K_eval, or auto.  [default: the model's]")
 ]
 Start = Annotated[
     str | None, typer.Option(help="Denoise noise or candidates.  [default: the model's]")
+]
+Average = Annotated[
+    bool | None,
+    typer.Option(
+        "--average-steps/--last-step", help="Which steps count.  [default: as the model says]"
+    ),
 ]
 Threshold = Annotated[
     float | None, typer.Option(help="Least score, 0 to 1.  [default: the model's, by type]")
@@ -37,14 +43,9 @@ Device = Annotated[
 ]
 
 
-def load_model(model: Path | None, device: str | None) -> DiffusionNER:
+def load_model(model: str | Path, device: str | None) -> DiffusionNER:
     from diffusionner.inference.pipeline import DiffusionNER
 
-    if model is None:
-        raise CheckpointError(
-            "no model given: train one (`diffusionner train configs/litbank-minilm.yaml`) and pass "
-            "its folder with --model"
-        )
     ner = DiffusionNER.from_pretrained(model, device)
     gc.freeze()  # what is loaded stays: the collector of cycles need not go through it again
     return ner
@@ -54,6 +55,7 @@ def inference_options(
     steps: int | None,
     spans: str | None,
     start: str | None,
+    average: bool | None,
     threshold: float | None,
     phi: float | None,
     overlap: str | None,
@@ -65,9 +67,26 @@ def inference_options(
         "steps": steps,
         "spans": spans,
         "start": start,
+        "average_steps": average,
         "threshold": threshold,
         "phi": phi,
         "overlap": overlap,
         "seed": seed,
         "batch_size": batch_size,
     }
+
+
+@contextmanager
+def progress() -> Iterator[Tell]:
+    """A bar on the terminal for what takes long; yields what is to be called with its state."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    errors = Console(stderr=True)
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
+        task = bar.add_task("", total=None)
+
+        def tell(what: str, done: int, total: int) -> None:
+            bar.update(task, description=what, completed=done, total=total)
+
+        yield tell

@@ -18,6 +18,7 @@ from diffusionner.cli import options
 from diffusionner.cli.show import show
 from diffusionner.corpus import Entity
 from diffusionner.errors import DataError, WriteError
+from diffusionner.registry import DEFAULT
 
 
 def predict(
@@ -28,10 +29,11 @@ def predict(
     output_path: Annotated[
         str | None, typer.Option("--output", help="JSONL to write; - is standard output.")
     ] = None,
-    model: options.Model = None,
+    model: options.Model = DEFAULT,
     steps: options.Steps = None,
     spans: options.Spans = None,
     start: options.Start = None,
+    average: options.Average = None,
     threshold: options.Threshold = None,
     phi: options.Phi = None,
     overlap: options.Overlap = None,
@@ -49,17 +51,19 @@ def predict(
 
     Examples:
 
-    * `diffusionner predict --model runs/model "Ada Lovelace met Charles Babbage in London."`
+    * `diffusionner predict "Ada Lovelace met Charles Babbage in London."`
+
+    * `diffusionner predict --model bio "IL-2 activates human T cells."`
 
     * `diffusionner predict --model runs/model --input in.jsonl --output out.jsonl`
     """
     if bool(texts) == bool(input_path):
-        raise DataError("give either texts or --input, for example: predict --model M 'Some text.'")
+        raise DataError("give either texts or --input, for example: predict 'Some text.'")
     if input_path not in (None, "-") and not Path(str(input_path)).is_file():
         raise DataError(f"{input_path}: no such file; use --input - to read standard input")
     ner = options.load_model(model, device)
     chosen = options.inference_options(
-        steps, spans, start, threshold, phi, overlap, seed, batch_size
+        steps, spans, start, average, threshold, phi, overlap, seed, batch_size
     )
     if texts and output_path is None:
         console = Console()

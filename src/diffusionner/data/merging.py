@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from diffusionner.corpus import Sentence, Span
 from diffusionner.errors import DataError
 
 ARTICLES = frozenset(("the", "a", "an"))
-KEYS = ("file", "labels", "names")
+KEYS = ("file", "labels", "names", "first", "after")
 _EXAMPLE = "sources: [{file: corpus.jsonl, labels: {person: PER, group: ORG}}]"
 
 
@@ -29,6 +30,8 @@ class Part:
     file: Path
     labels: dict[str, str]  # its own → those of the result; others are left out
     names: bool = False  # keep names only, of a corpus that also marks "the old man"
+    first: int | None = None  # take no more than its first sentences
+    after: int = 0  # or what comes after so many
 
 
 def read_recipe(path: Path, folder: Path | None = None) -> list[Part]:
@@ -51,15 +54,21 @@ def read_recipe(path: Path, folder: Path | None = None) -> list[Part]:
 
 def _part(source: Any, place: str, folder: Path) -> Part:
     if not isinstance(source, dict) or not {"file", "labels"} <= source.keys() <= set(KEYS):
-        raise DataError(f"{place}: expected 'file', 'labels' and perhaps 'names'; write {_EXAMPLE}")
+        raise DataError(
+            f"{place}: expected 'file', 'labels' and perhaps 'names', 'first', 'after'; "
+            f"write {_EXAMPLE}"
+        )
     labels, names = source["labels"], source.get("names", False)
     if not isinstance(labels, dict) or not labels or not isinstance(names, bool):
         raise DataError(
             f"{place}: 'labels' must say what each label becomes, 'names' true or false; "
             f"write {_EXAMPLE}"
         )
+    first, after = source.get("first"), source.get("after", 0)
+    if not all(type(one) is int and one >= 0 for one in (after, first or 0)):
+        raise DataError(f"{place}: 'first' and 'after' are numbers of sentences")
     mapped = {str(old): str(new) for old, new in labels.items()}
-    return Part(folder / str(source["file"]), mapped, names)
+    return Part(folder / str(source["file"]), mapped, names, first, after)
 
 
 def merge(parts: list[Part]) -> Iterator[Sentence]:
@@ -68,7 +77,8 @@ def merge(parts: list[Part]) -> Iterator[Sentence]:
     for number, part in enumerate(parts):
         looked_for = set(part.labels.values())
         types = None if looked_for == everything else tuple(sorted(looked_for))
-        for sentence in formats.iterate(part.file):
+        stop = None if part.first is None else part.after + part.first
+        for sentence in islice(formats.iterate(part.file), part.after, stop):
             entities = [
                 span._replace(label=part.labels[span.label])
                 for span in sentence.entities

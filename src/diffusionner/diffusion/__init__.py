@@ -5,7 +5,6 @@ from diffusionner.diffusion.expansion import expand
 from diffusionner.diffusion.noise import gaussian_noise, mix_keys, uniform_noise
 from diffusionner.diffusion.sampler import (
     ddim_step,
-    predicted_noise,
     reverse_process,
     timestep_sequence,
 )
@@ -18,7 +17,6 @@ __all__ = [
     "expand",
     "gaussian_noise",
     "mix_keys",
-    "predicted_noise",
     "reverse_process",
     "timestep_sequence",
     "uniform_noise",

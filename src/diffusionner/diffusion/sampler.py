@@ -20,11 +20,6 @@ def timestep_sequence(start: int, steps: int) -> list[int]:
     return [round(start * i / steps) for i in range(steps, -1, -1)]
 
 
-def predicted_noise(x: Array, x0: Array, alpha_bar: float) -> Array:
-    """The noise that would have made x of the predicted x_0."""
-    return (x - math.sqrt(alpha_bar) * x0) / math.sqrt(max(1 - alpha_bar, 1e-12))
-
-
 def ddim_step(
     x: Array,
     x0: Array,
@@ -38,7 +33,7 @@ def ddim_step(
     eta = 0 is deterministic (the paper's equations); eta = 1 needs fresh noise of x's shape.
     """
     variance = max(1 - alpha_bar, 1e-12)
-    noise_left = predicted_noise(x, x0, alpha_bar)
+    noise_left = (x - math.sqrt(alpha_bar) * x0) / math.sqrt(variance)
     sigma = 0.0
     if eta > 0:
         ratio = (1 - alpha_bar_next) / variance
@@ -59,15 +54,17 @@ def reverse_process(
     sequence: list[int],
     eta: float = 0.0,
     noise: Callable[[int], Array] | None = None,
-) -> Result:
-    """Run the steps of a timestep sequence and return what the last denoising gave.
+) -> list[Result]:
+    """Run the steps of a timestep sequence and return what each denoising gave.
 
     denoise(x, t) → (x̂_0, result); x: [B, D, K, 2]. noise(number of the step) is for eta > 0.
     """
+    results = []
     for number, (now, later) in enumerate(pairwise(sequence), start=1):
         x0, result = denoise(x, now)
+        results.append(result)
         if later:  # at τ_0 = 0 the sample is x̂_0 itself
             fresh = noise(number) if noise is not None and eta > 0 else None
             alpha_bar = float(schedule.alpha_bar[now])
             x = ddim_step(x, x0, alpha_bar, float(schedule.alpha_bar[later]), eta, fresh)
-    return result
+    return results

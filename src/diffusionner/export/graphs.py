@@ -19,7 +19,7 @@ from diffusionner.batching import EncodedCorpus
 from diffusionner.corpus import Sentence
 from diffusionner.inference.pipeline import DiffusionNER
 from diffusionner.inference.torch_engine import read_out
-from diffusionner.model import DenoisingNetwork, Restored
+from diffusionner.model import DenoisingNetwork
 from diffusionner.model.decoder import BoundaryPointer, PreparedSentence
 from diffusionner.model.tensors import encoder_batch
 from diffusionner.model_folder import DENOISER_FILE, ENCODER_FILE
@@ -168,7 +168,7 @@ class DenoiserGraph(nn.Module):
         steps = t[None, None].expand(x.shape[0], 1)
         prediction = self.network.denoise(sentence, x, steps, slots)
         x0 = self.network.restored(prediction, lengths[:, None])
-        return x0, read_out(Restored(prediction, slots, initial))
+        return x0, read_out(prediction, slots, initial)
 
 
 def _plain_attention() -> Callable[..., Any]:

@@ -33,6 +33,7 @@ class Engine(Protocol):
         slots: [B, K] true where a sentence has a span; given: [B, K, 2] word indices (left,
         right), taken as the noisy spans of timestep `start`.
         What is returned waits for their end, so that the host can go on meanwhile. It gives what
-        each span has become, [B, K, 5] = left, right, type, total, P^c. The total of the three
-        probabilities is -1 where it is no entity: no-entity is likeliest, or right < left.
+        each span was at the steps that count, [B, steps, K, 5] = left, right, type, total, P^c.
+        The total of the three probabilities is -1 where it is no entity: no-entity is likeliest,
+        or right < left.
         """

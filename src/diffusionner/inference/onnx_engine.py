@@ -81,10 +81,11 @@ class OnnxEngine:
         ]
 
         def table() -> np.ndarray:
-            joined = np.full((count, spans, 5), -1.0, dtype=np.float32)
+            steps = settings.steps if settings.average_steps else 1
+            joined = np.full((count, steps, spans, 5), -1.0, dtype=np.float32)
             for rows, part in zip(parts, running, strict=True):
                 found = part.result()
-                joined[rows, : found.shape[1]] = found
+                joined[rows, :, : found.shape[2]] = found
             return joined
 
         return table
@@ -122,9 +123,10 @@ class OnnxEngine:
             return found["x0"], found["table"]
 
         sequence = timestep_sequence(start or self.schedule.timesteps, settings.steps)
-        return reverse_process(
+        tables = reverse_process(
             denoise, x, self.schedule, sequence, settings.eta, lambda step: noise(step, spans)
         )
+        return np.stack(tables if settings.average_steps else tables[-1:], 1)
 
 
 def candidates(scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -7,17 +7,21 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from diffusionner import registry
 from diffusionner.batching import EncodedCorpus
 from diffusionner.corpus import Entity, Sentence, Span
 from diffusionner.diffusion import Schedule
+from diffusionner.drawing import Entities
 from diffusionner.errors import CheckpointError, DataError, SettingsError, nearest
 from diffusionner.inference.calibration import Calibration, Judge, load_calibration
 from diffusionner.inference.decoding import Found, to_spans
 from diffusionner.inference.engine import Engine
 from diffusionner.inference.predictor import Task, predict, predict_each
+from diffusionner.inference.trajectory import Trajectory, trajectories
 from diffusionner.model_folder import ENCODER_FILE
 from diffusionner.settings import InferenceSettings, Settings
 from diffusionner.subwords import SubwordTokenizer
@@ -47,27 +51,34 @@ class DiffusionNER:
         subwords: SubwordTokenizer,
         settings: Settings,
         calibration: Calibration | None = None,
+        folder: Path | None = None,
     ) -> None:
+        """folder: where it was loaded from."""
         self.engine = engine
         self.subwords = subwords
         self.settings = settings
         self.calibration = calibration
+        self.folder = folder
 
     @classmethod
     def from_pretrained(
         cls,
-        path: str | Path,
+        path: str | Path | None = None,
         device: str | None = None,
         backend: str | None = None,
         precision: str | None = None,
     ) -> DiffusionNER:
-        """Load a folder that `diffusionner train` or `export`, or `save_pretrained` wrote.
+        """Load a model: `en`, the default, `bio`, or another.
 
+        path: the name of a shipped model (`diffusionner models` lists them; a folder called the
+        same is `./en`), a folder that `diffusionner train` or `export`, or `save_pretrained` wrote,
+        or a model's name on the Hugging Face hub, the only case in which anything is downloaded.
         backend: "torch", or "onnx" for a folder that was exported (which needs no torch). What is
         not given is as the folder has it.
         precision: "float32" or "bf16", of torch; not given: bf16 on a GPU, float32 on a CPU.
         """
-        exported = (Path(path) / ENCODER_FILE).exists()
+        path = registry.find(path)
+        exported = (path / ENCODER_FILE).exists()
         if backend is None:
             backend = "onnx" if exported else "torch"
         if backend == "onnx":
@@ -77,7 +88,7 @@ class DiffusionNER:
                 raise SettingsError(f"backend onnx runs on the CPU, not on device '{device}'")
             if precision is not None:
                 raise SettingsError("the precision of backend onnx is the one it was exported with")
-            return cls(*onnx_engine.load(Path(path)), load_calibration(Path(path)))
+            return cls(*onnx_engine.load(path), load_calibration(path), path)
         if backend != "torch":
             raise SettingsError(f"unknown backend '{backend}'; {nearest(backend, BACKENDS)}")
         if exported:
@@ -98,7 +109,7 @@ class DiffusionNER:
             device = "cuda" if torch.cuda.is_available() else "cpu"
         network, subwords, settings = checkpoint.load(path)
         engine = TorchEngine(network, device, precision)
-        return cls(engine, subwords, settings, load_calibration(Path(path)))
+        return cls(engine, subwords, settings, load_calibration(path), path)
 
     def save_pretrained(self, path: str | Path, precision: str = "float32") -> None:
         """Write config.json, model.safetensors and the tokenizer.
@@ -110,6 +121,24 @@ class DiffusionNER:
         checkpoint.save(
             Path(path), self.network, self.subwords, self.settings, self.calibration, precision
         )
+
+    def push_to_hub(
+        self,
+        name: str,
+        *,
+        precision: str = "float32",
+        private: bool = False,
+        token: str | None = None,
+        message: str = "Upload a DiffusionNER model",
+    ) -> str:
+        """Put the model with a card on the Hugging Face hub: the address of the commit.
+
+        Everyone who may read it has it by `from_pretrained(name)`. An exported model is put there
+        as it is, precision is for others.
+        """
+        from diffusionner.integrations import hub
+
+        return hub.push(self, name, precision, private, token, message)
 
     @property
     def network(self) -> DenoisingNetwork:
@@ -133,15 +162,47 @@ class DiffusionNER:
     def labels(self) -> list[str]:
         return self.engine.labels
 
-    def __call__(self, text: str, **options: Any) -> list[Entity]:
+    def __call__(self, text: str, **options: Any) -> Entities:
         """Entities of a text, with character offsets."""
         return next(self.pipe([text], **options))
 
-    def pipe(self, texts: Iterable[str], **options: Any) -> Iterator[list[Entity]]:
+    def steps(self, text: str, **options: Any) -> tuple[list[TextSentence], list[Trajectory]]:
+        """The sentences of a text, and every denoising step of each from noise."""
+        settings = self.settings.with_inference(options)
+        parts = split_sentences(text)
+        if not parts:
+            return [], []
+        sentences = [Sentence(part.words, doc="") for part in parts]
+        corpus = EncodedCorpus(sentences, self.subwords, self.settings.encoder)
+        judge = self.judge(settings.inference)
+        return parts, list(trajectories(self.engine, corpus, settings, judge))
+
+    def pipe(self, texts: Iterable[str], **options: Any) -> Iterator[Entities]:
         """Entities of many texts, streamed in order. Sentences of one text are context."""
         if isinstance(texts, str):
             raise TypeError("pipe takes many texts; for a single one call the model itself")
         return self.stream(((text, None) for text in texts), **options)
+
+    def predict_entities(
+        self,
+        text: str,
+        labels: Sequence[str] | None = None,
+        threshold: float = 0.5,
+        *,
+        flat_ner: bool = True,
+        **options: Any,
+    ) -> list[dict[str, Any]]:
+        """Entities as GLiNER gives them: dicts of start, end, text, label and score.
+
+        labels: which types are looked for; not given, all that the model was trained on. Of those
+        the best that do not overlap are given or, with flat_ner=False, those that do not cross.
+        """
+        from diffusionner.integrations import gliner_calls
+
+        if labels is not None:
+            gliner_calls.check_types(labels, self.labels)
+        found = self(text, **{**options, "threshold": threshold, "overlap": "all"})
+        return gliner_calls.choose(found, labels, flat_ner)
 
     def predict_tokens(
         self,
@@ -150,7 +211,7 @@ class DiffusionNER:
         from_spans: Sequence[Sequence[tuple[int, int]]] | None = None,
         timestep: int | None = None,
         **options: Any,
-    ) -> list[list[Entity]]:
+    ) -> list[Entities]:
         """Entities of sentences given as words, with word offsets, end exclusive.
 
         docs: the document of each sentence; neighbours of the same document are context.
@@ -163,12 +224,14 @@ class DiffusionNER:
             )
         if docs is not None and len(docs) != len(sentences):
             raise ValueError(f"{len(docs)} docs for {len(sentences)} sentences")
-        items = [Sentence(list(w), doc=docs[i] if docs else None) for i, w in enumerate(sentences)]
         if from_spans is not None:
+            pairs = zip(sentences, docs or repeat(None), strict=False)
+            items = [Sentence(list(words), doc=doc) for words, doc in pairs]
             return self._refine(items, from_spans, timestep, options)
         if timestep is not None:
             raise ValueError("timestep= only applies together with from_spans=")
-        return list(self.stream(((s.words, s.doc) for s in items), **options))
+        # One by one: a device starts on the first before the last are looked at.
+        return list(self.stream(zip(sentences, docs or repeat(None), strict=False), **options))
 
     def predict_sentences(
         self,
@@ -203,7 +266,7 @@ class DiffusionNER:
 
     def stream(
         self, items: Iterable[tuple[str | Sequence[str], str | None]], **options: Any
-    ) -> Iterator[list[Entity]]:
+    ) -> Iterator[Entities]:
         """Entities of (text or words, document) pairs, in order, holding only a buffer of them.
 
         Items of one document that stand together are each other's context.
@@ -215,7 +278,7 @@ class DiffusionNER:
         self,
         items: Iterable[tuple[str | Sequence[str], str | None]],
         inference: InferenceSettings,
-    ) -> Iterator[list[Entity]]:
+    ) -> Iterator[Entities]:
         """The next sentences are read and tokenised while a device runs over the last ones."""
         reader = _Reader(self, items, inference.batch_size)
         coming: list[_Chunk] = []
@@ -246,7 +309,7 @@ class DiffusionNER:
         from_spans: Sequence[Sequence[tuple[int, int]]],
         timestep: int | None,
         options: dict[str, Any],
-    ) -> list[list[Entity]]:
+    ) -> list[Entities]:
         """The reverse process from the caller's spans."""
         settings = self.settings.with_inference(options)
         timesteps = settings.diffusion.timesteps
@@ -267,7 +330,7 @@ class DiffusionNER:
                         f"{len(sentence.words)} words"
                     )
         full = [i for i, s in enumerate(sentences) if s.words]
-        results: list[list[Entity]] = [[] for _ in sentences]
+        results = [Entities([], sentence.words, self.labels) for sentence in sentences]
         if full:
             corpus = EncodedCorpus(
                 [sentences[i] for i in full], self.subwords, self.settings.encoder
@@ -278,7 +341,7 @@ class DiffusionNER:
             found = predict(self.engine, task, inference, self.judge(inference))
             for i, one in zip(full, found, strict=True):
                 item = _Item(sentences[i].words, None, i)
-                results[i] = [item.entity(0, f, self.labels) for f in one]
+                results[i].extend(item.entity(0, f, self.labels) for f in one)
         return results
 
 
@@ -290,12 +353,11 @@ class _Chunk:
     corpus: EncodedCorpus
     chosen: range  # the sentences of the items among those of the corpus
 
-    def entities(self, found: list[list[Found]], labels: Sequence[str]) -> list[list[Entity]]:
+    def entities(self, found: list[list[Found]], labels: Sequence[str]) -> list[Entities]:
         """Of each item, from what was found in each of its sentences."""
         results = iter(found)
         return [
-            [item.entity(i, f, labels) for i in range(len(item.sentences)) for f in next(results)]
-            for item in self.items
+            Entities(item.entities(results, labels), item.content, labels) for item in self.items
         ]
 
 
@@ -386,6 +448,7 @@ class _Item:
     """One input, text or words, with its sentences."""
 
     def __init__(self, content: str | Sequence[str], doc: str | None, number: int) -> None:
+        self.content = content
         self.text = content if isinstance(content, str) else None
         self.parts: list[TextSentence] = []
         if isinstance(content, str):
@@ -395,6 +458,12 @@ class _Item:
             self.sentences = [Sentence(part.words, doc=doc) for part in self.parts]
         else:
             self.sentences = [Sentence(list(content), doc=doc)] if content else []
+
+    def entities(self, found: Iterator[list[Found]], labels: Sequence[str]) -> Iterator[Entity]:
+        """Those of all its sentences; found has what is in each of them next."""
+        for sentence in range(len(self.sentences)):
+            for one in next(found):
+                yield self.entity(sentence, one, labels)
 
     def entity(self, sentence: int, found: Found, labels: Sequence[str]) -> Entity:
         """The entity in the offsets of the input."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from diffusionner.batching import Batch
 from diffusionner.errors import SettingsError, nearest
-from diffusionner.model import DenoisingNetwork, Restored
+from diffusionner.model import DenoisingNetwork, Prediction
 from diffusionner.model.tensors import to_device, to_tensors
 from diffusionner.settings import InferenceSettings
 
@@ -89,7 +89,11 @@ class TorchEngine:
                 restored = network.reverse(
                     to_tensors(batch, device), settings, counted, spans, start
                 )
-                return _fetch(read_out(restored))
+                tables = [
+                    read_out(prediction, restored.slots, restored.initial)
+                    for prediction in restored.predictions
+                ]
+                return _fetch(torch.stack(tables, 1))
         finally:
             if was_training:
                 network.train()
@@ -111,20 +115,19 @@ def _fetch(table: Tensor) -> Callable[[], np.ndarray]:
     return wait
 
 
-def read_out(restored: Restored) -> Tensor:
+def read_out(prediction: Prediction, slots: Tensor, initial: Tensor | None) -> Tensor:
     """arg-max boundaries and type of every span: [B, K, 5] = left, right, type, total, P^c.
 
     The total is -1 where the span is no entity: no-entity is likeliest, or right < left. With an
     initializer, which has its own view of the span, it is the mean of both, on the same scale.
     """
-    prediction, slots = restored.prediction, restored.slots
     # Of the scores, not their sigmoids: where these round to 0 or 1, several are the largest.
     left_score, left = prediction.left[:, 0].max(-1)
     right_score, right = prediction.right[:, 0].max(-1)
     type_p, kind = prediction.types[:, 0].softmax(-1).max(-1)
     valid = (kind < prediction.types.shape[-1] - 1) & (left <= right) & slots
     total = left_score.sigmoid() + right_score.sigmoid() + type_p
-    if (initial := restored.initial) is not None:
+    if initial is not None:
         cells = left * initial.shape[2] + right
         total = (total + 3 * initial.flatten(1).gather(1, cells).sigmoid()) / 2
     total = torch.where(valid, total, -1.0)

@@ -2,6 +2,6 @@
 
 from diffusionner.model.decoder import Prediction
 from diffusionner.model.encoder import SentenceEncoding
-from diffusionner.model.network import DenoisingNetwork, Restored
+from diffusionner.model.network import DenoisingNetwork
 
-__all__ = ["DenoisingNetwork", "Prediction", "Restored", "SentenceEncoding"]
+__all__ = ["DenoisingNetwork", "Prediction", "SentenceEncoding"]

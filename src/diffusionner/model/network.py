@@ -32,7 +32,7 @@ from diffusionner.settings import InferenceSettings, Settings
 class Restored:
     """What the reverse process ends with."""
 
-    prediction: Prediction  # of its last step
+    predictions: list[Prediction]  # of the steps that count: all, or the last
     slots: Tensor  # [B, K] true where a sentence has a span
     initial: Tensor | None  # [B, M, M] scores of the initializer
 
@@ -113,6 +113,8 @@ class DenoisingNetwork(nn.Module):
         sentence = self.encode(batch)
         keys = mix_keys(batch.keys, settings.seed)
         lengths = batch.lengths[:, None]
+        # A fixed number is all there is: attention is faster without a mask.
+        masked = settings.spans == AUTO or given is not None
 
         def noise(step: int, count: int) -> Tensor:  # [B, 1, K, 2]
             (made,) = to_device([gaussian_noise(mix_keys(keys, step), 1, count, 2)], lengths.device)
@@ -133,11 +135,13 @@ class DenoisingNetwork(nn.Module):
             x = self.coordinates.encode(given[:, None], lengths)
 
         def denoise(x: Tensor, t: int) -> tuple[Tensor, Prediction]:
-            prediction = self.denoise(sentence, x, torch.full_like(lengths, t), slots)
+            seen = slots if masked else None
+            prediction = self.denoise(sentence, x, torch.full_like(lengths, t), seen)
             return self.restored(prediction, lengths), prediction
 
         sequence = timestep_sequence(start or self.schedule.timesteps, settings.steps)
-        prediction = reverse_process(
+        predictions = reverse_process(
             denoise, x, self.schedule, sequence, settings.eta, lambda step: noise(step, x.shape[2])
         )
-        return Restored(prediction, slots, sentence.initial)
+        counting = predictions if settings.average_steps else predictions[-1:]
+        return Restored(counting, slots, sentence.initial)

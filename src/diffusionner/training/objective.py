@@ -15,7 +15,6 @@ from diffusionner.diffusion import (
     expand,
     gaussian_noise,
     mix_keys,
-    predicted_noise,
     uniform_noise,
 )
 from diffusionner.model import DenoisingNetwork, Prediction
@@ -24,6 +23,8 @@ from diffusionner.model.initializer import candidates, initializer_loss
 from diffusionner.model.tensors import to_device
 from diffusionner.settings import Settings
 from diffusionner.training.matching import finite, match, matched_count, matching_cost, overlap
+
+SHARE_FROM_NOISE = 0.5  # of the sentences whose own draw begins there
 
 
 class NotFinite(ArithmeticError):
@@ -35,7 +36,13 @@ class NoisySpans:
     """What the network denoises in a training step."""
 
     spans: np.ndarray  # [B, D, K, 2] word indices
-    t: np.ndarray  # [B, D]; with an initializer two more: of candidates, and of what follows
+    t: np.ndarray  # [B, D]; with an initializer two more: of candidates, and of the own draw
+    # Where the own draw begins, with an initializer: at x_T or at the candidates.
+    beginning: np.ndarray  # [B, K, 2] x_T
+    from_noise: np.ndarray  # [B]
+
+    def arrays(self) -> list[np.ndarray]:
+        return [self.spans, self.t, self.beginning, self.from_noise]
 
 
 @dataclass
@@ -63,7 +70,7 @@ class DenoisingObjective(nn.Module):
 
     @property
     def draws(self) -> int:
-        """D: draws of noised gold, then the candidates, then what a first step makes of them."""
+        """D: draws of noised gold, then the candidates, then the network's own."""
         return self.training_settings.draws + 2 * self.has_initializer
 
     def matched_spans(self, counts: np.ndarray) -> int:
@@ -86,46 +93,63 @@ class DenoisingObjective(nn.Module):
         )  # fmt: skip
         t = _timesteps(mix_keys(keys_of_draws, 3), self.diffusion.timesteps)
         x = schedule.add_noise(x0, t, gaussian_noise(mix_keys(keys_of_draws, 4), spans, 2))
+        count = spans if self.has_initializer else 0
+        beginning = gaussian_noise(mix_keys(keys, 6), count, 2)
+        from_noise = uniform_noise(mix_keys(keys, 7), 1)[..., 0] < SHARE_FROM_NOISE
         if self.has_initializer:
-            later = _timesteps(mix_keys(keys, 5), self.network.schedule.start)
-            start = np.full(len(keys), self.network.schedule.start)
+            start = np.full(len(keys), schedule.start)
+            first = np.where(from_noise, schedule.timesteps, start)
+            later = _timesteps(mix_keys(keys, 5), first)
             t = np.concatenate([t, start[:, None], later[:, None]], 1)
-        return NoisySpans(coordinates.decode(x, batch.lengths[:, None]), t)
+        spans_of_draws = coordinates.decode(x, batch.lengths[:, None])
+        return NoisySpans(spans_of_draws, t, beginning, from_noise)
 
     def forward(self, batch: Batch[Tensor], noisy: NoisySpans, denominator: float) -> Tensor:
         """The loss; the denominator is that of the whole update."""
         device = batch.subwords.device
-        spans, t = to_device([noisy.spans, noisy.t], device)
-        step = self.predict(batch, spans, t)
+        step = self.predict(batch, *to_device(noisy.arrays(), device))
         # The only point of a step at which the host waits for the device.
         costs = self.costs(step, batch).cpu().numpy()
         (assigned,) = to_device([self.assign(costs, batch.gold_counts)], device)
         return self.loss(step, batch, assigned) / denominator
 
-    def predict(self, batch: Batch[Tensor], spans: Tensor, t: Tensor) -> Step:
-        """What the network makes of the noisy spans, and of its own candidates if it has any."""
+    def predict(
+        self, batch: Batch[Tensor], spans: Tensor, t: Tensor, beginning: Tensor, from_noise: Tensor
+    ) -> Step:
+        """What the network makes of the noisy spans, and of its own candidates if it has any.
+
+        The arguments are the arrays of `NoisySpans`.
+        """
         network = self.network
         sentence = network.encode_in_training(batch, self.freeze_encoder)
         if sentence.initial is not None:
-            spans = torch.cat([spans, self._candidates(sentence, spans.shape[2], t)], 1)
+            chosen = candidates(sentence.initial, spans.shape[2])[0]
+            x = network.coordinates.encode(chosen, sentence.lengths)
+            x = torch.where(from_noise[:, None, None], beginning, x)
+            own = self._own_draw(sentence, x, from_noise, t[:, -1])
+            spans = torch.cat([spans, chosen[:, None], own[:, None]], 1)
         return Step(spans, network.decoder(sentence, spans, t), sentence.initial)
 
     @torch.no_grad()
-    def _candidates(self, sentence: PreparedSentence, count: int, t: Tensor) -> Tensor:
-        """The candidates and what is left of them at a later timestep, [B, 2, K, 2].
+    def _own_draw(
+        self, sentence: PreparedSentence, x: Tensor, from_noise: Tensor, later: Tensor
+    ) -> Tensor:
+        """What a first step makes of x, the beginning, at a later timestep: [B, K, 2] word indices.
 
         The decoder thus learns from the spans that it meets in the reverse process, its own
         mistakes among them, and not only from noise around what is right.
         """
         network, lengths = self.network, sentence.lengths[:, None]
-        assert sentence.initial is not None
-        chosen = candidates(sentence.initial, count)[0][:, None]
-        x = network.coordinates.encode(chosen, lengths)
-        x0 = network.restored(network.decoder(sentence, chosen, t[:, -2:-1]), lengths)
-        left = predicted_noise(x, x0, float(network.schedule.alpha_bar[network.schedule.start]))
-        alpha_bar = self.alpha_bar[t[:, -1]][:, None, None, None]
-        x = alpha_bar.sqrt() * x0 + (1 - alpha_bar).sqrt() * left
-        return torch.cat([chosen, network.coordinates.decode(x, lengths)], 1)
+        schedule = network.schedule
+        first = schedule.start + from_noise[:, None] * (schedule.timesteps - schedule.start)
+        x = x[:, None]
+        x0 = network.restored(network.denoise(sentence, x, first), lengths)
+        alpha_bar = self.alpha_bar[first][..., None, None]
+        noise = (x - alpha_bar.sqrt() * x0) / (1 - alpha_bar).clamp(min=1e-12).sqrt()
+        alpha_bar = self.alpha_bar[later][:, None, None, None]
+        x = alpha_bar.sqrt() * x0 + (1 - alpha_bar).sqrt() * noise
+        own: Tensor = network.coordinates.decode(x, lengths)[:, 0]
+        return own
 
     @torch.no_grad()
     def costs(self, step: Step, batch: Batch[Tensor]) -> Tensor:
@@ -181,6 +205,6 @@ class DenoisingObjective(nn.Module):
         return loss
 
 
-def _timesteps(keys: np.ndarray, most: int) -> np.ndarray:
+def _timesteps(keys: np.ndarray, most: int | np.ndarray) -> np.ndarray:
     """One of 1..most for each key."""
     return (uniform_noise(keys, 1)[..., 0] * most).astype(np.int64) + 1

@@ -1,0 +1,118 @@
+"""What only people know of a model, and the corpora it is to be measured on: a YAML file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from diffusionner import formats
+from diffusionner.corpus import Sentence
+from diffusionner.data import merging
+from diffusionner.errors import DataError
+
+TEXTS = ("description", "language", "license", "use", "limits", "training")
+LISTS = ("tags", "datasets")
+CORPUS_KEYS = {"file", "recipe", "labels", "last"}
+_EXAMPLE = "tests: {tweets: {file: tweets.jsonl, labels: {person: PER, group: ORG}}}"
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A corpus to measure on."""
+
+    name: str
+    given: str  # its file or recipe, as it is written
+    path: Path
+    is_recipe: bool = False  # of `diffusionner data merge`
+    folder: Path | None = None  # of the files of the recipe
+    labels: dict[str, str] | None = None  # its own → the model's; others do not count
+    last: int | None = None  # so many of its sentences, from the end
+
+    def read(self) -> list[Sentence]:
+        if self.is_recipe:
+            sentences = list(merging.merge(merging.read_recipe(self.path, self.folder)))
+        else:
+            sentences = formats.read(self.path)
+        if self.last is not None:
+            sentences = sentences[-self.last :]
+        return sentences if self.labels is None else [_mapped(s, self.labels) for s in sentences]
+
+
+@dataclass(frozen=True)
+class About:
+    texts: dict[str, str]
+    lists: dict[str, list[str]]
+    dev: Corpus
+    tests: list[Corpus]
+
+
+def read_about(path: Path, folder: Path | None = None) -> About:
+    """Files of corpora count from the folder, or from the YAML file's own; recipes always from it.
+
+    Wrong or missing keys are a DataError.
+    """
+    try:
+        given = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} is not YAML: {error}") from error
+    keys = {*TEXTS, *LISTS, "dev", "tests"}
+    if not isinstance(given, dict) or given.keys() != keys:
+        wrong = ", ".join(sorted(keys ^ given.keys())) if isinstance(given, dict) else "all of them"
+        raise DataError(f"{path} must have {', '.join(sorted(keys))}; missing or unknown: {wrong}")
+    for key in TEXTS:
+        if not isinstance(given[key], str):
+            raise DataError(f"{path}: '{key}' must be text")
+    for key in LISTS:
+        if not isinstance(given[key], list):
+            raise DataError(f"{path}: '{key}' must be a list")
+    if not isinstance(given["tests"], dict) or "dev" in given["tests"]:
+        raise DataError(f"{path}: 'tests' must name corpora, none of them dev; write {_EXAMPLE}")
+    places = path.parent, path.parent if folder is None else folder
+    corpora = {"dev": given["dev"], **given["tests"]}
+    dev, *tests = [_corpus(str(k), v, f"{path}, {k}", *places) for k, v in corpora.items()]
+    return About(
+        {key: given[key].strip() for key in TEXTS},
+        {key: list(map(str, given[key])) for key in LISTS},
+        dev,
+        tests,
+    )
+
+
+def _corpus(name: str, given: Any, place: str, here: Path, folder: Path) -> Corpus:
+    one_source = isinstance(given, dict) and ("file" in given) != ("recipe" in given)
+    if not one_source or not given.keys() <= CORPUS_KEYS:
+        raise DataError(
+            f"{place}: expected 'file' or 'recipe', and perhaps 'labels' and 'last'; "
+            f"write {_EXAMPLE}"
+        )
+    labels, last = given.get("labels"), given.get("last")
+    if labels is not None and (not isinstance(labels, dict) or not labels):
+        raise DataError(f"{place}: 'labels' must say what each label becomes; write {_EXAMPLE}")
+    if last is not None and (not isinstance(last, int) or last < 1):
+        raise DataError(f"{place}: 'last' must be a number of sentences")
+    return Corpus(
+        name,
+        str(given.get("file", given.get("recipe"))),
+        here / given["recipe"] if "recipe" in given else folder / str(given["file"]),
+        "recipe" in given,
+        folder,
+        None if labels is None else {str(old): str(new) for old, new in labels.items()},
+        last,
+    )
+
+
+def _mapped(sentence: Sentence, labels: dict[str, str]) -> Sentence:
+    """With the model's labels; those that nothing becomes were not looked for."""
+    entities = [e for e in sentence.entities if e.label in labels]
+    irregular = [e for e in sentence.irregular if e.label in labels]
+    return replace(
+        sentence,
+        entities=[e._replace(label=labels[e.label]) for e in entities],
+        irregular=[e._replace(label=labels[e.label]) for e in irregular],
+        types=tuple(sorted(set(labels.values()))),
+    )

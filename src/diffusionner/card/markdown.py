@@ -1,0 +1,140 @@
+"""A card as the text of README.md, its head readable by machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import yaml
+
+from diffusionner.card.about import About, Corpus
+from diffusionner.card.measuring import BINS, SEEDS, SPANS, STEPS, Figures, reliability, spread
+from diffusionner.evaluation.counts import FRACTIONS, Counts
+from diffusionner.evaluation.model import Measured
+from diffusionner.evaluation.significance import Interval
+from diffusionner.settings import InferenceSettings
+
+
+def render(
+    name: str, about: About, figures: Figures, settings: InferenceSettings, command: str
+) -> str:
+    """settings: those the model has by itself; command: what wrote the card."""
+    parts = [
+        _front_matter(about, figures),
+        f"# {name}\n{about.texts['description']}",
+        f'```python\nner = DiffusionNER.from_pretrained("{name}")\n```',
+        f"## Intended use\n{about.texts['use']}",
+        f"## Limits\n{about.texts['limits']}",
+        f"## Training data and licences\n{about.texts['training']}",
+        "## Scores\nStrict: boundaries and type must both be right. Percent; in brackets the 95% "
+        "interval of a bootstrap over sentences. Settings are the model's own: "
+        f"{_own(settings)}.",
+        *(_scores(one, figures.corpora[one.name]) for one in (about.dev, *about.tests)),
+        _curves(figures),
+        _calibration(figures),
+        _cost(figures),
+        f"Written by\n```bash\n{command}\n```",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _front_matter(about: About, figures: Figures) -> str:
+    f1 = {
+        name: round(100 * measured.evaluation.report.micro.f1, 2)
+        for name, measured in figures.corpora.items()
+    }
+    values = {
+        "language": about.texts["language"],
+        "license": about.texts["license"],
+        "library_name": "diffusionner",
+        "pipeline_tag": "token-classification",
+        **about.lists,
+        "description": about.texts["description"],
+        "f1": f1,
+    }
+    text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=100)
+    return f"---\n{text}---"
+
+
+def _own(settings: InferenceSettings) -> str:
+    return f"start={settings.start}, steps={settings.steps}, spans={settings.spans}"
+
+
+def _scores(corpus: Corpus, measured: Measured) -> str:
+    evaluation = measured.evaluation
+    report, intervals = evaluation.report, evaluation.intervals
+    rows = [_row("all", report.micro, intervals.measures["micro"])]
+    rows += [
+        _row(label, counts, intervals.per_type[label]) for label, counts in report.per_type.items()
+    ]
+    what = f"`{corpus.given}`" + (f", its last {corpus.last} sentences" if corpus.last else "")
+    if corpus.labels is not None:
+        renamed = [f"{old} → {new}" for old, new in corpus.labels.items() if old != new]
+        kept = [old for old, new in corpus.labels.items() if old == new]
+        what += f"; only {', '.join(kept + renamed)}"
+    table = _table(["", "precision", "recall", "F1", "entities"], rows)
+    return f"### {corpus.name}\n{what} ({evaluation.data})\n\n{table}"
+
+
+def _row(name: str, counts: Counts, interval: Interval) -> list[str]:
+    precision, recall, f1 = (f"{100 * getattr(counts, fraction):.2f}" for fraction in FRACTIONS)
+    low, high = (f"{100 * end:.1f}" for end in interval.f1)
+    return [name, precision, recall, f"{f1} ({low} to {high})", str(counts.gold)]
+
+
+def _curves(figures: Figures) -> str:
+    mean, deviation = spread(figures.seeds)
+    return "\n\n".join(
+        [
+            f"## Steps, spans and noise\nF1 on the first {figures.curve_sentences} sentences of "
+            "dev, one setting changed at a time.",
+            _curve("steps γ", STEPS, figures.steps),
+            _curve("spans K", SPANS, figures.spans),
+            f"From noise, over the seeds {SEEDS[0]} to {SEEDS[-1]}: {mean:.2f} ± {deviation:.2f} "
+            "(mean and standard deviation). Candidates are no matter of chance.",
+        ]
+    )
+
+
+def _curve(what: str, values: Sequence[object], curves: dict[str, list[float]]) -> str:
+    rows = [[start, *(f"{f1:.2f}" for f1 in line)] for start, line in curves.items()]
+    return _table([what, *map(str, values)], rows)
+
+
+def _calibration(figures: Figures) -> str:
+    """A row for each interval of scores, a column for each corpus."""
+    bins = {name: reliability(measured) for name, measured in figures.corpora.items()}
+    rows = []
+    for number in range(BINS):
+        here = [found[number] for found in bins.values()]
+        cells = [f"{b.right:.2f} of {b.count} ({b.score:.2f})" if b else "" for b in here]
+        rows.append([f"{number / BINS:.1f} to {(number + 1) / BINS:.1f}", *cells])
+    errors = [f"{measured.calibration_error:.3f}" for measured in figures.corpora.values()]
+    table = _table(["score", *bins], [*rows, ["expected error", *errors]])
+    return (
+        "## Calibration\nOf the entities found whose score lies in an interval: the share that is "
+        f"right, their number and, in brackets, their mean score.\n\n{table}"
+    )
+
+
+def _cost(figures: Figures) -> str:
+    about, speed, start = figures.machine, figures.speed, figures.startup
+    where = about["gpu"] or f"{about['processor']}, {about['cores']} cores"
+    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    rows = [
+        ["sentences a second", f"{speed.sentences:.0f}"],
+        ["words a second", f"{speed.words:.0f}"],
+        ["cores that it had meanwhile", f"{speed.cores:.1f}"],
+        ["seconds to load the model", f"{start.load:.2f}"],
+        ["the same in a new process, with imports and a first sentence", f"{start.ready:.2f}"],
+        ["MB of resident memory then", f"{start.resident_mb:.0f}"],
+    ]
+    return f"## Speed and memory\n{where}; batches of {speed.batch_size}; {versions}.\n\n" + _table(
+        ["", ""], rows
+    )
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """The first column is text, the others are numbers."""
+    lines = [headings, ["---", *["---:"] * (len(headings) - 1)], *rows]
+    # A bar within a label would end its cell.
+    return "\n".join(f"| {' | '.join(c.replace('|', '&#124;') for c in line)} |" for line in lines)

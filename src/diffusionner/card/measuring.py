@@ -1,0 +1,124 @@
+"""The figures of a card."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diffusionner.bench import machine
+from diffusionner.bench.timing import Tell, interleave
+from diffusionner.card import startup
+from diffusionner.card.about import About
+from diffusionner.corpus import Sentence
+from diffusionner.evaluation import model
+from diffusionner.evaluation.result import Resampling
+from diffusionner.evaluation.scorer import compare, pair_up
+from diffusionner.inference.pipeline import DiffusionNER
+
+STEPS = (1, 2, 5, 10)
+SPANS = ("auto", "10", "20", "60")
+SEEDS = range(5)
+BINS = 10
+TIMED_SENTENCES = 1000
+REPEATS = 3
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Entities found whose scores lie in one of the equal intervals."""
+
+    count: int
+    score: float  # on average
+    right: float  # the share of them
+
+
+@dataclass(frozen=True)
+class Speed:
+    sentences: float  # a second
+    words: float
+    batch_size: int
+    cores: float  # that the process had meanwhile: on a busy machine fewer than there are
+
+
+@dataclass(frozen=True)
+class Figures:
+    """F1 in percent, by the start of the reverse process where there are several."""
+
+    corpora: dict[str, model.Measured]  # dev first
+    curve_sentences: int  # of dev, that the following are over
+    steps: dict[str, list[float]]  # F1 at each of STEPS
+    spans: dict[str, list[float]]  # F1 at each of SPANS
+    seeds: list[float]  # F1 from noise, for each of SEEDS
+    speed: Speed
+    startup: startup.Startup
+    machine: dict[str, Any]
+
+
+def measure(
+    folder: Path, ner: DiffusionNER, about: About, device: str, most: int | None, tell: Tell
+) -> Figures:
+    """most: sentences of dev for all but the scores."""
+    corpora = {one.name: one.read() for one in (about.dev, *about.tests)}
+    measured = {
+        name: model.measure(ner, sentences, (name, folder.name), Resampling(), partial(tell, name))
+        for name, sentences in corpora.items()
+    }
+    some = corpora[about.dev.name][:most]
+    starts = ("candidates", "noise") if ner.settings.decoder.initializer else ("noise",)
+
+    def curve(what: str, values: Sequence[Any], start: str) -> list[float]:
+        options = [{"start": start, what: value} for value in values]
+        return [_f1(ner, some, f"{what}, {start}", tell, **one) for one in options]
+
+    return Figures(
+        measured,
+        len(some),
+        {start: curve("steps", STEPS, start) for start in starts},
+        {start: curve("spans", SPANS, start) for start in starts},
+        curve("seed", SEEDS, "noise"),
+        _speed(ner, some[:TIMED_SENTENCES], device, tell),
+        startup.measure(folder, device),
+        machine.describe(device),
+    )
+
+
+def reliability(measured: model.Measured) -> list[Bin | None]:
+    """The intervals of the expected calibration error one by one; None where nothing was found."""
+    scores, right = measured.scores, measured.right
+    of = np.minimum((scores * BINS).astype(int), BINS - 1)
+    return [
+        Bin(int(here.sum()), float(scores[here].mean()), float(right[here].mean()))
+        if (here := of == number).any()
+        else None
+        for number in range(BINS)
+    ]
+
+
+def spread(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and standard deviation of the sample."""
+    return statistics.fmean(values), statistics.stdev(values)
+
+
+def _f1(
+    ner: DiffusionNER, sentences: Sequence[Sentence], what: str, tell: Tell, **options: Any
+) -> float:
+    predicted = ner.predict_sentences(sentences, partial(tell, what), **options)
+    return 100 * compare(pair_up(sentences, predicted)).micro.f1
+
+
+def _speed(ner: DiffusionNER, sentences: Sequence[Sentence], device: str, tell: Tell) -> Speed:
+    """With the settings that the model has, words given."""
+    tasks = {"all": lambda: ner.find(sentences)}
+    started, worked = time.perf_counter(), time.process_time()
+    seconds = statistics.median(interleave(tasks, REPEATS, device, tell, "speed")["all"])
+    cores = (time.process_time() - worked) / (time.perf_counter() - started)
+    words = sum(len(sentence.words) for sentence in sentences)
+    batch_size = ner.settings.inference.batch_size
+    return Speed(len(sentences) / seconds, words / seconds, batch_size, cores)

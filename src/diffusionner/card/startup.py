@@ -1,0 +1,49 @@
+"""How long a fresh process takes to load a model, and what it then holds in memory.
+
+Run as a program, so that nothing is loaded already: `python -m diffusionner.card.startup FOLDER`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from diffusionner.errors import CheckpointError
+
+
+@dataclass(frozen=True)
+class Startup:
+    ready: float  # seconds from nothing to the entities of a first sentence, imports included
+    load: float  # seconds of loading the model once all is imported
+    resident_mb: float  # after the first sentence
+
+
+def measure(folder: Path, device: str) -> Startup:
+    """In a process of its own."""
+    command = [sys.executable, "-m", __name__, str(folder), device]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise CheckpointError(f"{folder} cannot be loaded in a process of its own: {done.stderr}")
+    return Startup(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def _measure_here(folder: Path, device: str) -> Startup:
+    started = time.perf_counter()
+    from diffusionner import DiffusionNER
+
+    DiffusionNER.from_pretrained(folder, device)("Ada Lovelace met Charles Babbage in London.")
+    ready = time.perf_counter() - started
+    from diffusionner.bench.machine import PeakMemory
+
+    resident = PeakMemory("cpu").read()["resident_mb"]  # made and read at once: what is held now
+    started = time.perf_counter()
+    DiffusionNER.from_pretrained(folder, device)
+    return Startup(ready, time.perf_counter() - started, resident or 0.0)
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(_measure_here(Path(sys.argv[1]), sys.argv[2]))))

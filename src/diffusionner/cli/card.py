@@ -1,0 +1,59 @@
+"""`diffusionner card`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from diffusionner.cli import options
+
+
+def card(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=options.MODEL_HELP)],
+    about: Annotated[Path, typer.Option("--about", help="YAML file, see below.")],
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", help="Folder of the corpora.  [default: that of the YAML file]"),
+    ] = None,
+    sentences: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of dev, for the curves and the speed.  [default: all]"),
+    ] = None,
+    device: options.Device = None,
+) -> None:
+    """Measure a model and write its card, README.md in its folder.
+
+    The YAML file has what cannot be measured, as text: `description`, `language`, `license`, `use`,
+    `limits` and `training` (data and licences); the lists `tags` and `datasets`; and the corpora:
+    `dev`, and under `tests` any others by name. A corpus is a `file`, or the `recipe` of a
+    merged one; `last: N` takes its last sentences, and `labels` says what its labels are for
+    the model: others are not counted, neither in gold nor in predictions.
+
+    Example: `diffusionner card runs/model --about card.yaml --data corpora`
+    """
+    import torch
+    from rich.console import Console
+
+    from diffusionner import registry
+    from diffusionner.card.about import read_about
+    from diffusionner.card.markdown import render
+    from diffusionner.card.measuring import measure
+    from diffusionner.files import write_bytes
+
+    described = read_about(about, data)
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    folder = registry.find(model).resolve()
+    ner = options.load_model(folder, device)
+    with options.progress() as tell:
+        figures = measure(folder, ner, described, device, sentences, tell)
+    # Where the corpora lie is the business of this machine, not of a card.
+    words = ["diffusionner card", folder.name, f"--about {about.name}"]
+    words += ["--data $DATA"] if data is not None else []
+    words += [f"--sentences {sentences}"] if sentences is not None else []
+    settings = ner.settings.inference
+    text = render(folder.name, described, figures, settings, " ".join(words))
+    write_bytes(folder / registry.CARD, text.encode())
+    Console().print(f"{folder / registry.CARD}", highlight=False, soft_wrap=True)

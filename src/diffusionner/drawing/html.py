@@ -1,0 +1,125 @@
+"""The drawing as HTML: plain elements and a style sheet, all text escaped."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib import resources
+from pathlib import Path
+
+from diffusionner.corpus import Entity
+from diffusionner.drawing.entities import Entities
+from diffusionner.drawing.lanes import assign, caption, colours, pieces
+from diffusionner.errors import WriteError
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="referrer" content="no-referrer">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Entities</title>
+<style>{style}</style>
+</head>
+<body class="diffusionner-page">
+<h1>Entities</h1>
+{figures}
+</body>
+</html>
+"""
+
+
+def fragment(results: Iterable[Entities]) -> str:
+    """A drawing of each result, with the style sheet, to put into any page."""
+    figures = "\n".join(map(figure, results))
+    return f"<style>{style_sheet()}</style>\n{figures}"
+
+
+def page(results: Iterable[Entities]) -> str:
+    """A page of its own. Its policy lets nothing but this style sheet have any effect."""
+    style = style_sheet()
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    return _PAGE.format(policy=policy, style=style, figures="\n".join(map(figure, results)))
+
+
+def write_page(path: Path, results: Iterable[Entities]) -> None:
+    write(path, page(results))
+
+
+def write(path: Path, content: str) -> None:
+    try:
+        path.write_text(content, encoding="utf-8", newline="\n", errors="replace")
+    except OSError as error:
+        raise WriteError(f"cannot write {path}: {error.strerror}; check the folder") from error
+
+
+def style_sheet() -> str:
+    return resources.files("diffusionner.drawing").joinpath("drawing.css").read_text("utf-8")
+
+
+def figure(result: Entities) -> str:
+    """One text over its lanes; a list of the entities for those who cannot see them."""
+    text, entities = result.characters()
+    hues = colours(entities, result.labels)
+    listed = "".join(
+        f"<li>{escape(e.label)}, score {e.score:.2f}: {escape(text[e.start : e.end])}</li>"
+        for e in entities
+    )
+    return (
+        f'<figure class="diffusionner"><div class="drawn" dir="auto">'
+        f"{_drawn(text, entities, hues)}</div>"
+        f'<figcaption><span class="count">{_count(len(entities))}</span>'
+        f'<ul class="listed">{listed}</ul></figcaption></figure>'
+    )
+
+
+def _count(number: int) -> str:
+    return {0: "no entities", 1: "1 entity"}.get(number, f"{number} entities")
+
+
+def _drawn(text: str, entities: Sequence[Entity], hues: dict[str, int]) -> str:
+    lanes = assign([(e.start, e.end) for e in entities])
+    order = sorted(range(len(entities)), key=lambda i: entities[i].start)
+    waiting = iter(order)
+    coming = next(waiting, None)
+    open_: list[int] = []  # entities that the piece lies in
+    parts = []
+    for start, end in pieces(text, entities):
+        open_ = [i for i in open_ if entities[i].end > start]
+        while coming is not None and entities[coming].start <= start:
+            open_.append(coming)
+            coming = next(waiting, None)
+        parts.append(_piece(text, start, end, {lanes[i]: entities[i] for i in open_}, hues))
+    return "".join(parts)
+
+
+def _piece(
+    text: str, start: int, end: int, segments: dict[int, Entity], hues: dict[str, int]
+) -> str:
+    content = text[start:end]
+    lines = min(content.count("\n"), 2)  # more empty lines say no more
+    body = escape(content.replace("\n", " ") if lines else content)
+    bars = "".join(
+        _segment(segments[lane], start, end, hues) if lane in segments else "<i></i>"
+        for lane in range(max(segments, default=-1) + 1)
+    )
+    return f"<span><b>{body}</b>{bars}</span>" + "<br>" * lines
+
+
+def _segment(entity: Entity, start: int, end: int, hues: dict[str, int]) -> str:
+    classes = [f"c{hues[entity.label]}"]
+    text = ""
+    if start == entity.start:
+        classes.append("s")
+        said = caption(entity)
+        # Small type: a label that is not much longer than its entity lies over it.
+        fits = end < entity.end and len(said) * 0.8 <= entity.end - entity.start
+        place = "over" if fits else "beside"
+        text = f'<em class="{place}">{escape(said)}</em>'
+    if end == entity.end:
+        classes.append("e")
+    return f'<i class="{" ".join(classes)}" aria-hidden="true">{text}</i>'

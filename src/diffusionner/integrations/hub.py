@@ -1,0 +1,75 @@
+"""Models on the Hugging Face hub. Loading by name is `DiffusionNER.from_pretrained`."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from diffusionner import registry
+from diffusionner.errors import WriteError
+from diffusionner.integrations.model_files import copy_model
+from diffusionner.model_folder import ENCODER_FILE
+
+if TYPE_CHECKING:
+    from diffusionner.inference.pipeline import DiffusionNER
+
+
+def push(
+    ner: DiffusionNER, name: str, precision: str, private: bool, token: str | None, message: str
+) -> str:
+    """Write a model's folder and upload it; the address of the commit."""
+    from huggingface_hub import HfApi
+
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        if ner.folder is not None and (ner.folder / ENCODER_FILE).exists():
+            copy_model(ner.folder, folder)
+        else:
+            ner.save_pretrained(folder, precision)
+        card = card_of(ner, name)
+        (folder / registry.CARD).write_text(card, encoding="utf-8")
+        try:
+            api = HfApi(token=token)
+            api.create_repo(name, private=private, exist_ok=True)
+            commit = api.upload_folder(repo_id=name, folder_path=folder, commit_message=message)
+        except Exception as error:  # those of the HTTP library beneath it have no common class
+            reason = str(error).strip().partition("\n")[0] or type(error).__name__
+            raise WriteError(
+                f"the model could not be put on the hub as '{name}': {reason}. Check the name, the "
+                "network and your token (`hf auth login`)"
+            ) from error
+    return str(commit.commit_url)
+
+
+def card_of(ner: DiffusionNER, name: str) -> str:
+    """The card that the model came with, such as `diffusionner card` writes, or a short one."""
+    if ner.folder is not None and (ner.folder / registry.CARD).exists():
+        return (ner.folder / registry.CARD).read_text(encoding="utf-8")
+    inference = ner.settings.inference
+    front: dict[str, Any] = {
+        "library_name": "diffusionner",
+        "pipeline_tag": "token-classification",
+        "tags": ["named-entity-recognition", "nested-ner", "diffusion"],
+    }
+    types = ", ".join(f"`{label}`" for label in ner.labels)
+    return f"""---
+{yaml.safe_dump(front, sort_keys=False)}---
+
+# {name}
+Named entity recognition by boundary denoising (DiffusionNER). Types: {types}.
+
+```python
+from diffusionner import DiffusionNER
+
+ner = DiffusionNER.from_pretrained({json.dumps(name)})
+for entity in ner("Ada Lovelace met Charles Babbage in London."):
+    print(entity.start, entity.end, entity.label, round(entity.score, 2), entity.text)
+```
+
+Settings of its own: start={inference.start}, steps={inference.steps}, spans={inference.spans}.
+Nothing has been measured for this card; `diffusionner card` writes one with scores.
+"""

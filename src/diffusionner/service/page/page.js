@@ -1,0 +1,258 @@
+// The page: asks the service, shows what it found, and lets one look closer.
+
+import { Stage } from "./denoising.js";
+import { draw, element } from "./drawing.js";
+import { COLOURS, inUnits } from "./lanes.js";
+
+const $ = (id) => document.getElementById(id);
+const LINK = 30000; // characters of a link that browsers surely take
+const UNLIKELY = 0.05; // least score when unlikely ones are wanted too
+const hues = new Map();
+let result = null; // { text, entities (offsets of the service), units (of the string) }
+let sentences = []; // of the answer about steps, by number of steps
+let running = null;
+let named = null; // resolves when the colours of the types are known
+
+const stage = new Stage(
+  {
+    stage: $("stage"), controls: $("stage-controls"), words: $("words"), bars: $("bars"),
+    play: $("play"), slider: $("step"), shown: $("step-shown"), told: $("told"),
+  },
+  hues,
+);
+
+class Refused extends Error {}
+
+async function ask(path, body, signal) {
+  const headers = { "content-type": "application/json" };
+  if ($("key").value) headers.authorization = `Bearer ${$("key").value}`;
+  const request = body ? { method: "POST", body: JSON.stringify(body), headers, signal } : { headers };
+  const response = await fetch(path, request);
+  if (response.status === 401) $("locked").hidden = false;
+  if (!response.ok) {
+    const { error } = await response.json().catch(() => ({ error: { message: response.statusText } }));
+    throw new Refused(error.message);
+  }
+  return response.json();
+}
+
+function report(message) {
+  $("problem").textContent = message;
+  $("problem").hidden = !message;
+}
+
+/** Run one thing at a time; what is asked anew takes the place of what is still running. */
+async function attempt(what, work) {
+  running?.abort();
+  const mine = (running = new AbortController());
+  report("");
+  $("status").textContent = what;
+  try {
+    await work(mine.signal);
+  } catch (error) {
+    if (error.name === "AbortError") return;
+    report(error instanceof Refused ? error.message : `No answer from the service: ${error.message}`);
+    $("status").textContent = "";
+  }
+}
+
+function options() {
+  const chosen = {};
+  if ($("overlap").value) chosen.overlap = $("overlap").value;
+  if ($("unlikely").checked) chosen.threshold = UNLIKELY;
+  return chosen;
+}
+
+async function find() {
+  const text = $("text").value.toWellFormed?.() ?? $("text").value;
+  if (!text.trim()) {
+    $("status").textContent = "There is no text yet.";
+    return;
+  }
+  await attempt("Finding …", async (signal) => {
+    const started = performance.now();
+    const answer = await ask("v1/entities", { texts: [text], ...options() }, signal);
+    const [{ entities }] = answer.results;
+    result = { text, entities, units: inUnits(text, entities) };
+    await named;
+    listTypes();
+    show();
+    const seconds = ((performance.now() - started) / 1000).toFixed(2);
+    $("status").textContent = `${count(entities.length)} in ${seconds} s`;
+    $("found").hidden = false;
+    $("denoising").hidden = false;
+    forget();
+  });
+}
+
+function count(number) {
+  return number === 1 ? "1 entity" : `${number} entities`;
+}
+
+function listTypes() {
+  const numbers = new Map();
+  for (const { label } of result.entities) numbers.set(label, (numbers.get(label) ?? 0) + 1);
+  for (const label of numbers.keys()) if (!hues.has(label)) hues.set(label, hues.size % COLOURS);
+  $("types").replaceChildren(
+    ...[...numbers.keys()].sort().map((label) => {
+      const box = element("input");
+      Object.assign(box, { type: "checkbox", checked: true, value: label });
+      const named = element("label", `c${hues.get(label)}`);
+      named.append(box, ` ${label} (${numbers.get(label)})`);
+      return named;
+    }),
+  );
+}
+
+/** Those of the types and scores that are wanted. */
+function wanted(entities) {
+  const types = new Set([...$("types").querySelectorAll("input:checked")].map((box) => box.value));
+  const least = Number($("least").value);
+  return entities.filter((e) => types.has(e.label) && e.score >= least);
+}
+
+function show() {
+  $("least-shown").textContent = Number($("least").value).toFixed(2);
+  if (!result) return;
+  const shown = wanted(result.units);
+  draw($("drawn"), result.text, shown, hues);
+  $("rows").replaceChildren(
+    ...shown.map((entity) => {
+      const row = element("tr");
+      const cells = [entity.label, entity.text, entity.score.toFixed(2)];
+      row.append(...cells.map((cell) => element("td", "", cell)));
+      return row;
+    }),
+  );
+  $("status").textContent = `${count(shown.length)} shown`;
+}
+
+// --- Denoising ---------------------------------------------------------------------------------
+
+function forget() {
+  sentences = [];
+  stage.clear();
+  $("sentence").replaceChildren(new Option("first", "0"));
+}
+
+async function watch() {
+  const { text } = result;
+  await attempt("Denoising …", async (signal) => {
+    const body = { text, steps: Number($("steps").value), ...options() };
+    const answer = await ask("v1/steps", body, signal);
+    const entities = inUnits(text, answer.entities);
+    const units = [0];
+    for (const character of text) units.push(units.at(-1) + character.length);
+    sentences = answer.sentences.map((sentence) => inString(sentence, units, entities));
+    const chosen = Math.min($("sentence").selectedIndex, sentences.length - 1);
+    $("sentence").replaceChildren(
+      ...sentences.map(({ sentence }, i) => {
+        const said = text.slice(sentence.start, sentence.end);
+        return new Option(`${i + 1}: ${said.length > 50 ? `${said.slice(0, 50)}…` : said}`, String(i));
+      }),
+    );
+    $("status").textContent = sentences.length ? "Press play, or move the slider." : "No words.";
+    if (!sentences.length) return;
+    $("sentence").selectedIndex = Math.max(0, chosen);
+    choose();
+    stage.start();
+  });
+}
+
+/** Offsets of the string instead of the service's. */
+function inString(sentence, units, entities) {
+  const [start, end] = [units[sentence.start], units[sentence.end]];
+  const moved = {
+    start,
+    end,
+    words: sentence.words.map(([s, e]) => [units[s], units[e]]),
+    steps: sentence.steps.map(({ timestep, spans }) => ({
+      timestep,
+      spans: spans.map((span) => ({
+        ...span,
+        start: units[span.start],
+        end: units[span.end],
+        to_start: units[span.to_start],
+        to_end: units[span.to_end],
+      })),
+    })),
+  };
+  return { sentence: moved, entities: entities.filter((e) => e.start >= start && e.end <= end) };
+}
+
+function choose() {
+  const chosen = sentences[$("sentence").selectedIndex];
+  if (chosen) stage.load(result.text, chosen.sentence, chosen.entities);
+}
+
+// --- Copies and links --------------------------------------------------------------------------
+
+async function copy(content, what) {
+  try {
+    await navigator.clipboard.writeText(content);
+    $("status").textContent = `${what} copied.`;
+  } catch {
+    report("The browser does not let the page copy; it does so only over HTTPS or on localhost.");
+  }
+}
+
+function copyJson() {
+  const { text, entities } = result;
+  copy(JSON.stringify({ text, entities: wanted(entities) }, null, 1), "JSON");
+}
+
+function copyLink() {
+  const fragment = new URLSearchParams({ text: result.text });
+  if ($("overlap").value) fragment.set("overlap", $("overlap").value);
+  if ($("unlikely").checked) fragment.set("unlikely", "1");
+  if (Number($("least").value)) fragment.set("least", $("least").value);
+  const link = `${location.href.split("#")[0]}#${fragment}`;
+  if (link.length > LINK) {
+    report("The text is too long for a link.");
+    return;
+  }
+  history.replaceState(null, "", link);
+  copy(link, "Link");
+}
+
+function openLink() {
+  const fragment = new URLSearchParams(location.hash.slice(1));
+  if (!fragment.get("text")) return;
+  $("text").value = fragment.get("text");
+  $("overlap").value = fragment.get("overlap") ?? "";
+  $("unlikely").checked = fragment.has("unlikely");
+  $("least").value = fragment.get("least") ?? "0";
+  find();
+}
+
+// --- Start -------------------------------------------------------------------------------------
+
+async function nameModel() {
+  try {
+    const { models } = await ask("v1/models");
+    $("model").textContent = models[0].name;
+    for (const label of models[0].labels) hues.set(label, hues.size % COLOURS);
+  } catch (error) {
+    report(error.message);
+  }
+}
+
+$("ask").addEventListener("submit", (event) => {
+  event.preventDefault();
+  find();
+});
+$("text").addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) find();
+});
+$("key").addEventListener("change", () => {
+  named = nameModel();
+});
+$("types").addEventListener("change", show);
+$("least").addEventListener("input", show);
+$("copy-json").addEventListener("click", copyJson);
+$("copy-link").addEventListener("click", copyLink);
+$("watch").addEventListener("click", watch);
+$("sentence").addEventListener("change", choose);
+window.addEventListener("hashchange", openLink);
+named = nameModel();
+openLink();

@@ -1,0 +1,65 @@
+"""Runs the service until it is told to stop."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from pathlib import Path
+
+import uvicorn
+
+from diffusionner import registry
+from diffusionner.model_folder import read_config
+from diffusionner.service.app import create
+from diffusionner.service.backends import processes
+from diffusionner.service.keys import ApiKeys
+from diffusionner.service.limits import Limits
+from diffusionner.service.protocol import protocol
+from diffusionner.service.service import Service
+
+CONNECTIONS = 1_000  # more get 503: each costs a file descriptor
+KEEP_ALIVE = 30  # seconds
+HEAD_BYTES = 32_768
+
+
+def serve(
+    model: str,
+    host: str,
+    port: int,
+    workers: int,
+    device: str | None,
+    keys: ApiKeys | None,
+    limits: Limits,
+) -> None:
+    """Blocks. SIGTERM and SIGINT let what was accepted be answered first."""
+    folder = registry.find(model)
+    read_config(folder)  # a wrong name is told here, not by a process that dies
+    name = model if model in registry.shipped() else Path(folder).resolve().name
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    service = Service(
+        name,
+        lambda metrics: processes(str(folder), device, workers, metrics),
+        limits,
+        keys,
+        on_failure=lambda: os.kill(os.getpid(), signal.SIGTERM),
+    )
+    config = uvicorn.Config(
+        create(service),
+        host=host,
+        port=port,
+        http=protocol(limits.receive),
+        ws="none",
+        log_config=None,
+        proxy_headers=False,
+        server_header=False,
+        limit_concurrency=CONNECTIONS,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=int(limits.timeout + limits.receive) + 5,
+        h11_max_incomplete_event_size=HEAD_BYTES,
+    )
+    # uvicorn raises the signal again when all is done; that is no reason to fail.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    uvicorn.Server(config).run()
+    if service.failure is not None:
+        raise service.failure

@@ -1,0 +1,145 @@
+"""`diffusionner annotate --engine ray`: the same with two workers, one of which is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from models import lively_model
+
+from diffusionner import DiffusionNER
+from diffusionner.annotation import ray_engine, run, sources, writers
+from diffusionner.annotation.journal import Journal
+from diffusionner.annotation.local import LocalEngine
+from diffusionner.annotation.run import Model
+from diffusionner.errors import DataError
+
+ray = pytest.importorskip("ray", reason="the package ray is not installed")
+COUNT = 1500
+
+
+@pytest.fixture(scope="module")
+def ner(encoder_folder: Path) -> DiffusionNER:
+    return lively_model(encoder_folder, "encoder.context=2", "inference.spans=8")
+
+
+@pytest.fixture(scope="module")
+def model(ner: DiffusionNER, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model") / "model"
+    ner.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """Ray on this machine, with two cores to give."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+        object_store_memory=200 * 2**20,
+    )
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Documents of five texts, and one line that cannot be used."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ray_engine, "CHUNK", 32)
+    lines = [json.dumps({"id": n, "text": f"Ada met {n}.", "doc": n // 5}) for n in range(COUNT)]
+    lines.insert(100, "not JSON")
+    Path("in.jsonl").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+def read(path: str) -> list[dict]:
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def assert_like(ours: list[dict], expected: list[dict]) -> None:
+    assert [r["id"] for r in ours] == [r["id"] for r in expected]
+    for one, other in zip(ours, expected, strict=True):
+        scores = [[e.pop("score") for e in r["entities"]] for r in (one, other)]
+        assert one == other
+        assert scores[0] == pytest.approx(scores[1], abs=1e-5)
+
+
+def workers() -> list[psutil.Process]:
+    """The processes that hold a model."""
+    children = psutil.Process().children(recursive=True)
+    return [child for child in children if "ray::MapWorker" in " ".join(child.cmdline())]
+
+
+def test_a_worker_is_killed(cluster, corpus, ner, model):
+    """The rest goes on, and the output is that of one process."""
+    described = Model.find(model, {})
+    killed: list[int] = []
+    seen: set[int] = set()
+
+    def watch(safe: run.Point, read: int) -> None:
+        found = workers()
+        seen.update(process.pid for process in found)
+        if not killed and found and safe.records > COUNT // 10:
+            os.kill(found[0].pid, signal.SIGKILL)
+            killed.append(found[0].pid)
+
+    bad: list[str] = []
+    engine = ray_engine.RayEngine(described, "cpu", 2)
+    given = sources.find(["in.jsonl"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writers, "RECORDS", 16)
+        done = run.annotate(given, Path("ray.jsonl"), described, engine, bad.append, watch)
+    assert killed and len(seen) >= 2 and done.records == COUNT
+    assert len(bad) == given.bad == 1 and "in.jsonl:101: not JSON" in bad[0]
+    local = LocalEngine(ner, {})
+    run.annotate(given, Path("local.jsonl"), described, local, bad.append)
+    assert_like(read("ray.jsonl"), read("local.jsonl"))
+    assert sum(len(r["entities"]) for r in read("ray.jsonl")) > COUNT
+
+
+def test_what_one_engine_began_another_ends(cluster, corpus, ner, model, monkeypatch):
+    described = Model.find(model, {})
+    monkeypatch.setattr(writers, "RECORDS", 50)
+    note = Journal.note
+
+    def stop(self: Journal, point: run.Point) -> None:
+        note(self, point)
+        if point.records >= 700:
+            raise KeyboardInterrupt
+
+    given = sources.find(["in.jsonl"])
+    local = LocalEngine(ner, {})
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Journal, "note", stop)
+        run.annotate(given, Path("out.jsonl"), described, local, print)
+    engine = ray_engine.RayEngine(described, "cpu", 1)
+    run.annotate(given, Path("out.jsonl"), described, engine, print)
+    run.annotate(given, Path("local.jsonl"), described, local, print)
+    assert_like(read("out.jsonl"), read("local.jsonl"))
+
+
+def test_chunks_have_their_neighbours(corpus):
+    rows = list(ray_engine._rows(ray_engine._Corpus([Path("in.jsonl")], None, False), 40, 2, 32))
+    assert [row["first"] for row in rows[:3]] == [40, 72, 104]
+    assert sum(row["count"] for row in rows) == COUNT - 40
+    for row in rows:
+        items = json.loads(row["items"])
+        assert items[0][0] == f"Ada met {row['first'] - 2}." and row["before"] == 2
+        last = min(row["first"] + row["count"] + 2, COUNT)
+        assert items[-1][0] == f"Ada met {last - 1}."
+
+
+def test_standard_input(cluster, corpus, model):
+    described = Model.find(model, {})
+    engine = ray_engine.RayEngine(described, "cpu", 1)
+    with pytest.raises(DataError, match="engine ray cannot read standard input"):
+        run.annotate(sources.find(["-"]), Path("out.jsonl"), described, engine, print)

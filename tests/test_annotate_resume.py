@@ -1,0 +1,364 @@
+"""`diffusionner annotate` that is killed, or whose disk is full: nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from models import lively_model
+from pyarrow import parquet
+
+from diffusionner import DiffusionNER
+from diffusionner.annotation import run, sources, writers
+from diffusionner.annotation.journal import Journal
+from diffusionner.annotation.local import LocalEngine
+from diffusionner.annotation.run import Model
+from diffusionner.errors import DataError, WriteError
+
+COUNT = 300
+# The command without the model: entities at a rate that leaves time for killing.
+SLOW = """
+import sys, time
+from pathlib import Path
+from diffusionner import Entity
+from diffusionner.annotation import sources, writers
+from diffusionner.annotation.run import Model, annotate
+
+class Slow:
+    def annotate(self, given):
+        for record in given.records:
+            time.sleep(0.002)
+            yield record, [Entity(0, len(record.content), "X", 0.5, record.content)]
+
+writers.RECORDS = 7
+model = Model.find(Path(sys.argv[3]), {})
+given = sources.find([sys.argv[1]])
+target = None if sys.argv[2] == "-" else Path(sys.argv[2])
+done = annotate(given, target, model, Slow(), print, part_rows=25)
+print(done.records)
+"""
+
+
+@pytest.fixture(scope="module")
+def ner(encoder_folder: Path) -> DiffusionNER:
+    return lively_model(encoder_folder, "encoder.context=2", "inference.spans=10")
+
+
+@pytest.fixture(scope="module")
+def model(ner: DiffusionNER, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model") / "model"
+    ner.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """With an input of some hundred records in documents of seven."""
+    monkeypatch.chdir(tmp_path)
+    records = [{"id": n, "text": f"Ada met {n}.", "doc": n // 7} for n in range(COUNT)]
+    Path("in.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    return tmp_path
+
+
+def read(path: str) -> list[dict]:
+    if path.endswith(".parquet"):
+        return parquet.read_table(path).to_pylist()
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def start(model: Path, target: str, given: str = "in.jsonl", **options) -> subprocess.Popen:
+    command = [sys.executable, "-c", SLOW, given, target, str(model)]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
+    )
+
+
+# --- Killed -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", ["out.jsonl", "out.parquet"])
+def test_killed_again_and_again(model, work, target):
+    chance = random.Random(0)
+    kills = 0
+    while not Path(target).exists():
+        process = start(model, target)
+        journal = Path(target + ".journal")
+        before = journal.stat().st_size if journal.exists() else 0
+        while process.poll() is None and not (journal.exists() and journal.stat().st_size > before):
+            time.sleep(0.005)
+        time.sleep(chance.random() / 5)
+        if process.poll() is None:
+            process.kill()
+            kills += 1
+        _, err = process.communicate()
+        assert process.returncode in (0, -signal.SIGKILL), err
+        assert kills < 50
+    assert kills > 2
+    records = read(target)
+    assert [r["id"] for r in records] == list(range(COUNT))
+    assert all(r["entities"][0]["text"] == r["text"] for r in records)
+    assert sorted(p.name for p in work.iterdir()) == ["in.jsonl", target]
+
+
+class Crash(BaseException):
+    """What a test stops a run with; nothing may catch it."""
+
+
+def crash_at(monkeypatch: pytest.MonkeyPatch, kind: type, name: str, which: int) -> None:
+    """Stop when something is called for the so-many-th time, or after half of what it does."""
+    original: Callable = getattr(kind, name)
+    calls = 0
+
+    def called(self, *arguments):
+        nonlocal calls
+        calls += 1
+        if calls == which:
+            if name == "write":
+                original(self, arguments[0][:1])  # written, never noted
+            raise Crash
+        return original(self, *arguments)
+
+    monkeypatch.setattr(kind, name, called)
+
+
+@pytest.mark.parametrize("target", ["out.jsonl", "out.parquet"])
+@pytest.mark.parametrize("where", ["write", "note"])
+def test_stopped_at_every_place(ner, model, work, monkeypatch, target, where):
+    """The context of sentences behind such a place is what it would have been."""
+    monkeypatch.setattr(writers, "RECORDS", 5)
+    text = "".join(Path("in.jsonl").read_text().splitlines(keepends=True)[:23])
+    Path("in.jsonl").write_text(text)
+    described, engine = Model.find(model, {}), LocalEngine(ner, {})
+
+    def go(path: str) -> None:
+        run.annotate(sources.find(["in.jsonl"]), Path(path), described, engine, print, part_rows=5)
+
+    whole = "whole" + Path(target).suffix
+    go(whole)
+    assert sum(len(r["entities"]) for r in read(whole)) > 23
+    writer = writers.Parts if target.endswith(".parquet") else writers.Lines
+    for which in range(1, 6):
+        with monkeypatch.context() as patch, pytest.raises(Crash):
+            crash_at(patch, writer if where == "write" else Journal, where, which)
+            go(target)
+        go(target)
+        for ours, expected in zip(read(target), read(whole), strict=True):
+            assert ours["id"] == expected["id"]
+            scores = [[e.pop("score") for e in r["entities"]] for r in (ours, expected)]
+            assert scores[0] == pytest.approx(scores[1], abs=1e-5)
+            assert ours == expected
+        shutil.rmtree(target) if Path(target).is_dir() else Path(target).unlink()
+
+
+def test_killed_at_the_very_end(model, work, monkeypatch):
+    """The output has its name, and the journal is still there."""
+    engine, described = LocalEngine(DiffusionNER.from_pretrained(model), {}), Model.find(model, {})
+    monkeypatch.setattr(Path, "unlink", lambda self: (_ for _ in ()).throw(Crash))
+    with pytest.raises(Crash):
+        run.annotate(sources.find(["in.jsonl"]), Path("out.jsonl"), described, engine, print)
+    monkeypatch.undo()
+    os.chdir(work)
+    done = run.annotate(sources.find(["in.jsonl"]), Path("out.jsonl"), described, engine, print)
+    assert done.records == COUNT == len(read("out.jsonl"))
+    assert not Path("out.jsonl.journal").exists()
+
+
+def test_the_command_itself(model, work):
+    """With a model, killed once it has written something."""
+    Path("in.jsonl").write_text("".join(f'{{"id": {n}, "text": "Ada {n}"}}\n' for n in range(3000)))
+    command = [sys.executable, "-m", "diffusionner", "annotate", "in.jsonl", "out.jsonl"]
+    command += ["--model", str(model), "--batch-size", "8"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    first = subprocess.Popen(command, stderr=subprocess.PIPE, env=environment)
+    while first.poll() is None and not (
+        Path("out.jsonl.partial").exists() and Path("out.jsonl.partial").stat().st_size
+    ):
+        time.sleep(0.01)
+    first.kill()
+    first.communicate()
+    assert first.returncode == -signal.SIGKILL and not Path("out.jsonl").exists()
+    subprocess.run(command, check=True, env=environment, capture_output=True)
+    assert [r["id"] for r in read("out.jsonl")] == list(range(3000))
+
+
+# --- Resumed with something else --------------------------------------------------------------
+
+
+@pytest.fixture
+def stopped(ner, model, work, monkeypatch) -> Callable[..., run.Point]:
+    """A run that was stopped after ten records; a function that goes on with it."""
+
+    def go(options: dict | None = None, folder: Path = model, target: str = "out.jsonl"):
+        described = Model.find(folder, options or {})
+        engine = LocalEngine(ner, options or {})
+        return run.annotate(sources.find(["in.jsonl"]), Path(target), described, engine, print)
+
+    monkeypatch.setattr(writers, "RECORDS", 5)
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        crash_at(patch, Journal, "note", 3)
+        go()
+    return go
+
+
+def change(line: int, text: str) -> None:
+    lines = Path("in.jsonl").read_text().splitlines(keepends=True)
+    Path("in.jsonl").write_text("".join([*lines[:line], text, *lines[line + 1 :]]))
+
+
+def test_another_input(stopped):
+    original = Path("in.jsonl").read_text()
+    change(3, '{"id": 3, "text": "Bob"}\n')
+    with pytest.raises(DataError, match="the input has changed: its first 10 records"):
+        stopped()
+    Path("in.jsonl").write_text("".join(original.splitlines(keepends=True)[:4]))
+    with pytest.raises(DataError, match="the input has changed"):
+        stopped()
+    Path("in.jsonl").write_text(original)
+    assert stopped().records == COUNT
+
+
+def test_what_was_not_read_yet_may_be_mended(stopped):
+    change(20, '{"id": 20, "text": "mended"}\n')
+    stopped()
+    records = read("out.jsonl")
+    assert [r["id"] for r in records] == list(range(COUNT)) and records[20]["text"] == "mended"
+
+
+def test_other_options_and_another_model(stopped, model, tmp_path):
+    with pytest.raises(DataError, match="an earlier run with another options"):
+        stopped({"threshold": 0.9})
+    other = tmp_path / "other"
+    shutil.copytree(model, other)
+    (other / "README.md").write_text("a card changes nothing")
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config))
+    with pytest.raises(DataError, match=r"another model; .* remove out\.jsonl\.journal and"):
+        stopped(folder=other)
+    assert stopped({"batch_size": 3}).records == COUNT
+
+
+def test_two_at_once(stopped):
+    with (
+        open("out.jsonl.journal", "ab") as held,
+        pytest.raises(WriteError, match=r"another process is writing out\.jsonl"),
+    ):
+        import fcntl
+
+        fcntl.flock(held, fcntl.LOCK_EX)
+        stopped()
+    assert stopped().records == COUNT
+
+
+def test_what_is_missing(stopped):
+    content = Path("out.jsonl.partial").read_bytes()
+    Path("out.jsonl.partial").write_bytes(content[:10])
+    with pytest.raises(DataError, match="shorter than its journal says"):
+        stopped()
+    Path("out.jsonl.partial").write_bytes(content)
+    journal = Path("out.jsonl.journal").read_bytes()
+    Path("out.jsonl.journal").write_text("something else\n")
+    with pytest.raises(DataError, match="no journal of this command"):
+        stopped()
+    Path("out.jsonl.journal").unlink()
+    with pytest.raises(WriteError, match=r"is there without its journal out\.jsonl\.journal"):
+        stopped()
+    Path("out.jsonl.journal").write_bytes(journal + b'{"records": 15')  # cut short
+    assert stopped().records == COUNT
+    assert [r["id"] for r in read("out.jsonl")] == list(range(COUNT))
+
+
+# --- No room ----------------------------------------------------------------------------------
+
+
+def small_files() -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # then writing fails as on a full disk
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+
+def test_a_file_that_may_not_grow(model, work):
+    limited = start(model, "out.jsonl", preexec_fn=small_files)
+    _, err = limited.communicate()
+    assert limited.returncode and "out.jsonl.partial cannot be written: File too large" in err
+    free = start(model, "out.jsonl")
+    out, err = free.communicate()
+    assert free.returncode == 0 and out.strip() == str(COUNT), err
+    assert [r["id"] for r in read("out.jsonl")] == list(range(COUNT))
+
+
+@pytest.mark.parametrize(("target", "size"), [("out.jsonl", "20k"), ("out.parquet", "28k")])
+def test_a_full_disk(model, work, target, size):
+    """A real one: a file system of some kilobytes, where the system lets us make one."""
+    script = f"""
+set -e
+mount -t tmpfs -o size={size} tmpfs small
+"$0" -c "$1" in.jsonl small/{target} "$2" && exit 3 || true
+ls small
+mount -o remount,size=10m small
+"$0" -c "$1" in.jsonl small/{target} "$2"
+cp -r small/{target} .
+"""
+    Path("small").mkdir()
+    unshare = ["unshare", "--user", "--map-root-user", "--mount"]
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run(
+            [*unshare, "mount", "-t", "tmpfs", "tmpfs", "small"], capture_output=True
+        ).returncode
+    ):
+        pytest.skip("no file system can be mounted here")
+    done = subprocess.run(
+        [*unshare, "bash", "-c", script, sys.executable, SLOW, str(model)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"{target}.partial cannot be written: No space left on device" in done.stderr
+    assert f"{target}.journal" in done.stdout
+    assert [r["id"] for r in read(target)] == list(range(COUNT))
+
+
+@pytest.mark.parametrize("target", ["out.jsonl", "out.parquet"])
+def test_what_a_full_disk_says(ner, model, work, monkeypatch, target):
+    monkeypatch.setattr(writers, "RECORDS", 5)
+    described, engine = Model.find(model, {}), LocalEngine(ner, {})
+    written = 0
+
+    def fsync(descriptor: int) -> None:
+        nonlocal written
+        written += 1
+        if written == 12:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(WriteError, match=r"No space left on device\. \d+ records are safe") as full:
+        run.annotate(
+            sources.find(["in.jsonl"]), Path(target), described, engine, print, part_rows=5
+        )
+    safe = int(str(full.value).split(" records are safe")[0].split()[-1])
+    assert 0 < safe < COUNT and safe % 5 == 0
+    monkeypatch.undo()
+    os.chdir(work)
+    run.annotate(sources.find(["in.jsonl"]), Path(target), described, engine, print)
+    assert [r["id"] for r in read(target)] == list(range(COUNT))
+
+
+def test_standard_output_without_room(model, work):
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", SLOW, "in.jsonl", "-", str(model)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+        )
+    assert done.returncode
+    assert b"standard output cannot be written: No space left on device" in done.stderr

@@ -1,0 +1,68 @@
+"""predict_entities, as GLiNER has it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from models import LABELS, lively_model
+
+from diffusionner import DiffusionNER, Entity
+from diffusionner.errors import SettingsError
+from diffusionner.integrations.gliner_calls import choose
+
+TEXT = "Ada met A b c d e f g h i j k l m n o p in London. In 1999 it rained."
+FIELDS = ["start", "end", "text", "label", "score"]
+
+
+@pytest.fixture(scope="module")
+def ner(encoder_folder: Path) -> DiffusionNER:
+    return lively_model(encoder_folder)
+
+
+def test_as_gliner_gives_them(ner):
+    entities = ner.predict_entities(TEXT, LABELS, threshold=0.0)
+    assert entities and all(list(entity) == FIELDS for entity in entities)
+    for entity in entities:
+        assert entity["text"] == TEXT[entity["start"] : entity["end"]]
+    ends = [0, *(entity["end"] for entity in entities)]
+    assert all(end <= e["start"] for end, e in zip(ends, entities, strict=False))
+    found = {(e.start, e.end, e.label, e.score) for e in ner(TEXT, overlap="all", threshold=0.0)}
+    assert {(e["start"], e["end"], e["label"], e["score"]) for e in entities} <= found
+
+
+def test_threshold(ner):
+    every = ner(TEXT, overlap="all", threshold=0.0)
+    middle = sorted(e.score for e in every)[len(every) // 2]
+    better = [e for e in every if e.score >= middle]
+    assert 0 < len(better) < len(every)
+    assert ner.predict_entities(TEXT, LABELS, middle) == choose(better, None, flat=True)
+    assert ner.predict_entities(TEXT) == ner.predict_entities(TEXT, threshold=0.5)
+
+
+def test_only_some_types(ner):
+    found = {label: ner.predict_entities(TEXT, [label], 0.0) for label in LABELS}
+    assert sum(bool(entities) for entities in found.values()) > 1
+    for label, entities in found.items():
+        assert all(e["label"] == label for e in entities)
+    assert ner.predict_entities(TEXT, [], 0.0) == []
+
+
+def test_unknown_types(ner):
+    with pytest.raises(SettingsError, match=r"no type 'person', 'x'; .*: FAC, GPE, PER"):
+        ner.predict_entities(TEXT, ["person", "PER", "x"])
+
+
+def test_what_is_not_asked_for_hides_nothing():
+    """A better entity of another type around one of those looked for; and a crossing one."""
+    outer, inner = Entity(0, 20, "ORG", 0.9, "o"), Entity(5, 9, "PER", 0.6, "i")
+    crossing = Entity(7, 12, "PER", 0.5, "c")
+    texts = [e["text"] for e in choose([outer, inner, crossing], ["PER"], flat=True)]
+    assert texts == ["i"]
+    assert [e["text"] for e in choose([outer, inner, crossing], None, flat=True)] == ["o"]
+    assert [e["text"] for e in choose([outer, inner, crossing], None, flat=False)] == ["o", "i"]
+
+
+def test_other_settings(ner):
+    one = ner.predict_entities(TEXT, threshold=0.0, steps=1)
+    assert one != ner.predict_entities(TEXT, threshold=0.0, steps=3)

@@ -1,0 +1,338 @@
+"""The page, used as people do: in Chromium, by mouse and by keyboard."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from models import LABELS, lively_model
+from services import Client, running
+
+from diffusionner.corpus import Entity
+from diffusionner.drawing.lanes import assign
+from diffusionner.service.keys import ApiKeys
+from diffusionner.service.limits import Limits
+from diffusionner.service.waiting import Task
+from diffusionner.service.worker import Answerer
+
+playwright = pytest.importorskip("playwright.sync_api", reason="install the extra 'dev'")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+if CHROMIUM is None:
+    pytest.skip("no Chromium: install Debian's package 'chromium'", allow_module_level=True)
+
+QUIET = (
+    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+).split()
+TEXT = "Ada Lovelace met 👩‍🚀 Charles Babbage in London.\nHe had a machine there."
+
+
+class Scripted(Answerer):
+    """Finds what it is told to in texts that it is told of, and else what the model does."""
+
+    scripts: dict[str, list[Entity]]
+
+    def answer(self, task: Task, texts: Sequence[str]) -> list[bytes]:
+        if task.kind == "entities" and texts[0] in self.scripts:
+            found = [e._asdict() for e in self.scripts[texts[0]]]
+            return [json.dumps({"text": texts[0], "entities": found}).encode()]
+        return super().answer(task, texts)
+
+
+@pytest.fixture(scope="module")
+def answerer(encoder_folder: Path) -> Scripted:
+    answerer = Scripted(lively_model(encoder_folder))
+    answerer.scripts = {}
+    return answerer
+
+
+@pytest.fixture(scope="module")
+def client(answerer: Scripted) -> Iterator[Client]:
+    with running(answerer) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        yield browser
+        browser.close()
+
+
+class Visit:
+    """A page that was opened, and what it did meanwhile."""
+
+    def __init__(self, browser: Any, client: Client, fragment: str = "", **options: Any) -> None:
+        self.context = browser.new_context(
+            permissions=["clipboard-read", "clipboard-write"], **options
+        )
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(10_000)
+        self.asked: list[Any] = []
+        self.said: list[str] = []
+        self.page.on("request", lambda request: self.asked.append(request))
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.said.append("a dialog opened"))
+        self.url = f"{client.base_url}/"
+        self.page.goto(self.url + fragment)
+
+    def find(self, text: str) -> None:
+        self.page.fill("#text", text)
+        self.page.get_by_role("button", name="Find entities").click()
+        self.page.wait_for_selector("#status:has-text('entit')")
+
+    def labels(self) -> list[str]:
+        return self.page.locator("#drawn em").all_inner_texts()
+
+    def lanes(self) -> dict[str, int]:
+        """The lane that each label stands in."""
+        return self.page.evaluate(
+            """() => Object.fromEntries([...document.querySelectorAll("#drawn em")].map(
+                (e) => [e.textContent, [...e.closest("span").children].indexOf(e.parentNode) - 1]))"""
+        )
+
+
+@pytest.fixture
+def visit(browser, client) -> Iterator[Visit]:
+    """Whatever is done there, nothing goes wrong and nobody else is asked."""
+    visit = Visit(browser, client)
+    yield visit
+    assert visit.said == []
+    assert {request.url.startswith(visit.url) for request in visit.asked} == {True}
+    visit.context.close()
+
+
+def script(answerer: Scripted, text: str, *found: tuple[int, int, str, float]) -> str:
+    answerer.scripts[text] = [Entity(s, e, label, score, text[s:e]) for s, e, label, score in found]
+    return text
+
+
+@pytest.fixture
+def nested(answerer: Scripted) -> str:
+    """Entities in entities, after a character that JavaScript counts twice."""
+    text = "𝔘 the Bank of England in London, England"
+    found = [
+        (6, 21, "FAC", 0.91), (14, 21, "GPE", 0.62), (25, 40, "GPE", 0.83), (25, 31, "PER", 0.34),
+        (33, 40, "GPE", 0.55), (2, 21, "FAC", 0.46),
+    ]  # fmt: skip
+    return script(answerer, text, *found)
+
+
+def test_the_same_entities_as_the_service(visit, client):
+    visit.find(TEXT)
+    found = client.entities(TEXT).json()["results"][0]["entities"]
+    assert sorted(visit.labels()) == sorted(f"{e['label']} {e['score']:.2f}" for e in found)
+    text = visit.page.evaluate("document.getElementById('drawn').textContent")
+    for label in visit.labels():
+        text = text.replace(label, "", 1)
+    assert text == TEXT.replace("\n", " ")
+    assert visit.page.inner_text("#model") == "tiny"
+
+
+def test_nested_entities_in_lanes(visit, nested, answerer):
+    visit.find(nested)
+    entities = answerer.scripts[nested]
+    lanes = assign([(e.start, e.end) for e in entities])
+    expected = {f"{e.label} {e.score:.2f}": n for e, n in zip(entities, lanes, strict=True)}
+    assert visit.lanes() == expected
+    assert max(lanes) == 2
+    # Each bar is where its words are.
+    for entity in entities:
+        box = (
+            visit.page.get_by_text(f"{entity.label} {entity.score:.2f}")
+            .locator("..")
+            .bounding_box()
+        )
+        first = visit.page.locator("#drawn b", has_text=entity.text.split()[0]).all()
+        assert any(abs(one.bounding_box()["x"] - box["x"]) < 1 for one in first)
+
+
+def test_filters(visit, nested):
+    visit.find(nested)
+    assert len(visit.labels()) == 6
+    visit.page.get_by_label("GPE (3)").uncheck()
+    assert sorted(visit.labels()) == ["FAC 0.46", "FAC 0.91", "PER 0.34"]
+    visit.page.get_by_label("Least score").fill("0.5")
+    assert visit.labels() == ["FAC 0.91"]
+    assert visit.page.inner_text("#status") == "1 entity shown"
+    visit.page.get_by_text("As a list").click()
+    assert visit.page.locator("#rows tr").all_inner_texts() == ["FAC\tBank of England\t0.91"]
+
+
+def test_copies_and_links(visit, nested, answerer, browser, client):
+    visit.find(nested)
+    visit.page.get_by_label("PER (1)").uncheck()
+    visit.page.get_by_role("button", name="Copy JSON").click()
+    visit.page.wait_for_selector("#status:has-text('copied')")
+    copied = json.loads(visit.page.evaluate("navigator.clipboard.readText()"))
+    assert copied["text"] == nested
+    expected = [e._asdict() for e in answerer.scripts[nested] if e.label != "PER"]
+    assert copied["entities"] == expected
+    visit.page.get_by_label("Least score").fill("0.6")
+    visit.page.get_by_role("button", name="Copy link").click()
+    visit.page.wait_for_selector("#status:has-text('Link copied')")
+    link = visit.page.evaluate("navigator.clipboard.readText()")
+    assert link.startswith(visit.url + "#text=")
+    other = Visit(browser, client, link.removeprefix(visit.url))
+    other.page.wait_for_selector("#drawn em")
+    assert sorted(other.labels()) == ["FAC 0.91", "GPE 0.62", "GPE 0.83"]
+    assert all("Bank" not in request.url.partition("#")[0] for request in other.asked)
+    other.context.close()
+
+
+def test_text_is_never_html(visit, answerer):
+    text = "<script>alert(1)</script><img src=x onerror=alert(2)> & &amp; \0 \u202e"
+    script(answerer, text, (0, 8, "<b>bold</b>", 0.5), (25, 52, "GPE", 0.7))
+    visit.find(text)
+    assert visit.page.locator("#drawn script, #drawn img, em b, #types b").count() == 0
+    assert "<b>bold</b> 0.50" in visit.labels()
+    assert visit.page.locator("#drawn b").first.inner_text() == "<script>"
+
+
+def test_five_thousand_entities(visit, answerer):
+    words = [f"word{i}" for i in range(5000)]
+    starts = [sum(len(w) + 1 for w in words[:0])]
+    for word in words:
+        starts.append(starts[-1] + len(word) + 1)
+    found = [
+        (s, s + len(w), LABELS[i % 3], 0.9)
+        for i, (s, w) in enumerate(zip(starts, words, strict=False))
+    ]
+    visit.find(script(answerer, " ".join(words), *found))
+    assert visit.page.locator("#drawn em").count() == 5000
+    assert visit.page.inner_text("#status").startswith("5000 entities in")
+
+
+def test_watching_the_denoising(visit):
+    page = visit.page
+    visit.find(TEXT)
+    page.get_by_label("Steps").fill("3")
+    page.get_by_role("button", name="Denoise").click()
+    page.wait_for_selector("#stage:not([hidden])")
+    # It plays by itself; a pause, and the keyboard takes over.
+    page.get_by_role("button", name="Pause").click()
+    assert page.get_by_role("button", name="Play").is_visible()
+    slider = page.get_by_role("slider", name="Step", exact=True)
+    slider.press("Home")
+    asked = [request for request in visit.asked if request.url.endswith("/v1/steps")]
+    answer = asked[0].response().json()
+    sentence = answer["sentences"][0]
+    assert "step 1 of 3" in slider.get_attribute("aria-valuetext")
+    assert page.locator("#bars i").count() == len(sentence["steps"][0]["spans"])
+    assert bars(page) == spans_at(sentence, 0)
+    slider.press("ArrowRight")
+    assert bars(page) == spans_at(sentence, 1)
+    slider.press("End")
+    assert bars(page) == spans_at(sentence, 3)
+    assert "end:" in page.inner_text("#step-shown")
+    assert answer["entities"][0]["text"] in page.inner_text("#told")
+    # Played from the end, it begins again and stops at the end.
+    page.get_by_role("button", name="Play").click()
+    page.wait_for_selector("#step-shown:has-text('step 2 of 3')")
+    page.wait_for_selector("#step-shown:has-text('end:')")
+    assert page.get_by_role("button", name="Play").is_visible()
+    page.get_by_label("Sentence").select_option("1")
+    assert page.inner_text("#words").split()[:2] == ["He", "had"]
+
+
+def bars(page: Any) -> list[list[int]]:
+    """The first and last word that each bar lies under, once it has moved there."""
+    page.wait_for_function("document.getAnimations().every((a) => a.playState === 'finished')")
+    return sorted(
+        page.evaluate(
+            """() => {
+            const near = (a, b) => Math.abs(a - b) < 1;
+            const words = [...document.querySelectorAll("#words span")].map((w) => w.getBoundingClientRect());
+            return [...document.querySelectorAll("#bars i")].map((bar) => {
+              const box = bar.getBoundingClientRect();
+              return [words.findIndex((w) => near(w.left, box.left)), words.findIndex((w) => near(w.right, box.right))];
+            });
+        }"""
+        )
+    )
+
+
+def spans_at(sentence: dict[str, Any], step: int) -> list[list[int]]:
+    """What the service says of it."""
+    starts = {word[0]: i for i, word in enumerate(sentence["words"])}
+    ends = {word[1]: i for i, word in enumerate(sentence["words"])}
+    steps = sentence["steps"]
+    if step == len(steps):
+        return sorted([starts[s["to_start"]], ends[s["to_end"]]] for s in steps[-1]["spans"])
+    return sorted([starts[s["start"]], ends[s["end"]]] for s in steps[step]["spans"])
+
+
+def test_by_keyboard_alone(visit):
+    page = visit.page
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "text"
+    page.keyboard.type("Ada met Charles.")
+    page.keyboard.press("Control+Enter")
+    page.wait_for_selector("#drawn em")
+    reached = []
+    for _ in range(24):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.id || document.activeElement.type"))
+        if reached[-1] == "watch":
+            page.keyboard.press("Enter")
+            page.wait_for_selector("#stage:not([hidden])")
+    wanted = {"find", "overlap", "checkbox", "least", "copy-json", "watch", "play", "step", "stage"}
+    assert wanted <= set(reached)
+
+
+def test_everything_has_a_name(visit):
+    visit.find(TEXT)
+    visit.page.get_by_role("button", name="Denoise").click()
+    visit.page.wait_for_selector("#stage:not([hidden])")
+    nameless = visit.page.evaluate(
+        """() => [...document.querySelectorAll("button, input, select, textarea, [tabindex], section")]
+            .filter((e) => !e.closest("[hidden]"))
+            .filter((e) => !(e.labels?.[0]?.textContent || e.ariaLabel || e.textContent).trim())
+            .map((e) => e.outerHTML)"""
+    )
+    assert nameless == []
+    assert visit.page.get_by_role("textbox", name="Text").count() == 1
+    assert visit.page.get_by_role("status").count() >= 1
+    # Lanes are for the eye; the list says the same.
+    hidden = visit.page.locator("#drawn i[class]:not([aria-hidden])").count()
+    assert hidden == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_on_a_phone(browser, client, scheme):
+    visit = Visit(browser, client, viewport={"width": 360, "height": 740}, color_scheme=scheme)
+    visit.find(f"{TEXT} {'x' * 300}")
+    visit.page.get_by_role("button", name="Denoise").click()
+    visit.page.wait_for_selector("#stage:not([hidden])")
+    assert visit.page.evaluate("document.documentElement.scrollWidth") <= 360
+    colour = visit.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert colour == {"light": "rgb(255, 255, 255)", "dark": "rgb(22, 24, 27)"}[scheme]
+    visit.context.close()
+
+
+def test_a_strict_policy(client):
+    policy = client.get("/").headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy and "http" not in policy
+    page = client.get("/").text
+    assert "style=" not in page and "onclick" not in page and "<style" not in page
+
+
+def test_refusals_are_shown_and_a_key_is_asked_for(browser, answerer):
+    keys = ApiKeys(["secret"])
+    with running(answerer, Limits(characters=50), keys) as client:
+        visit = Visit(browser, client)
+        visit.page.wait_for_selector("#problem:has-text('needs a key')")
+        visit.page.get_by_label("API key").fill("secret")
+        visit.find("Ada met Charles.")
+        assert visit.labels()
+        visit.page.fill("#text", "x" * 60)
+        visit.page.get_by_role("button", name="Find entities").click()
+        visit.page.wait_for_selector("#problem:has-text('at most 50')")
+        visit.context.close()

@@ -1,0 +1,277 @@
+"""Models that come with the package, under their names; and those of the hub."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+import torch
+from models import lively_model
+
+from diffusionner import DiffusionNER, formats, registry
+from diffusionner.corpus import Sentence
+from diffusionner.errors import CheckpointError, SettingsError
+from diffusionner.settings import Settings
+from diffusionner.training.trainer import Trainer
+
+SHIPPED = ("en", "bio")
+TEXT = "Ada Lovelace met Charles Babbage in London ."
+CARD = """---
+language: en
+license: mit
+description: Names of [all] kinds
+f1:
+  dev: 71.2
+---
+
+# en
+What it is.
+"""
+
+
+@pytest.fixture(scope="module")
+def made(encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two tiny models, told apart by their settings."""
+    folder = tmp_path_factory.mktemp("models")
+    for name, steps in (("bio", 1), ("en", 3)):
+        ner = lively_model(encoder_folder, f"inference.steps={steps}")
+        ner.save_pretrained(folder / name, precision="int8")
+    (folder / "en" / registry.CARD).write_text(CARD)
+    (folder / "no model").mkdir()
+    return folder
+
+
+@pytest.fixture
+def models(made: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """They are the shipped ones, and the working directory is empty."""
+    monkeypatch.setattr(registry, "FOLDER", made)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return made
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, made: Path) -> list[tuple[str, list[str]]]:
+    """A hub that has the model `bio` under every name: what it was asked for."""
+    calls: list[tuple[str, list[str]]] = []
+
+    def download(name: str, allow_patterns: list[str]) -> str:
+        calls.append((name, allow_patterns))
+        return str(made / "bio")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    return calls
+
+
+# --- Names and folders ------------------------------------------------------------------------
+
+
+def test_names_with_the_default_first(models):
+    assert registry.shipped() == {"en": models / "en", "bio": models / "bio"}
+
+
+def test_only_a_name_is_resolved(models):
+    assert registry.resolve("bio") == models / "bio"
+    for other in ("./bio", "user/model", "bio/", str(models / "bio")):
+        assert registry.resolve(other) == other
+    assert registry.resolve(Path("bio")) == Path("bio")
+
+
+def test_loading_by_name(models):
+    assert DiffusionNER.from_pretrained().settings.inference.steps == 3
+    assert DiffusionNER.from_pretrained("en").settings.inference.steps == 3
+    bio = DiffusionNER.from_pretrained("bio")
+    assert bio.settings.inference.steps == 1
+    assert bio(TEXT)
+
+
+def test_a_folder_of_the_same_name_must_be_named_as_a_folder(models, encoder_folder):
+    lively_model(encoder_folder, "inference.steps=7").save_pretrained("en")
+    assert DiffusionNER.from_pretrained("en").settings.inference.steps == 3
+    for folder in ("./en", Path("en"), Path("en").resolve()):
+        assert DiffusionNER.from_pretrained(folder).settings.inference.steps == 7
+
+
+def test_an_installation_without_models(models, monkeypatch, tmp_path, asked):
+    monkeypatch.setattr(registry, "FOLDER", tmp_path / "none")
+    for given in (None, "en"):
+        with pytest.raises(CheckpointError, match="this installation lacks the model 'en'"):
+            DiffusionNER.from_pretrained(given)
+    assert not asked
+
+
+def test_torch_is_not_imported():
+    code = "import sys, diffusionner.registry as r; r.shipped(); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# --- The hub ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["user/model", "Some-One/model_1.2"])
+def test_other_names_are_the_hubs(models, asked, name):
+    assert DiffusionNER.from_pretrained(name).settings.inference.steps == 1
+    ((found, patterns),) = asked
+    assert found == name
+    assert set(patterns) == {"*.safetensors", "*.json", "*.txt", "*.onnx"}
+
+
+@pytest.mark.parametrize(
+    "path", ["./model", "../model", "/none/model", "~/model", "runs/model", "a/b/c", "a b", "here"]
+)
+def test_paths_are_not_sent_to_the_hub(models, asked, path):
+    Path("runs").mkdir()
+    Path("here").mkdir()
+    with pytest.raises(CheckpointError, match=re.escape(f"no model in '{Path(path)}'")):
+        DiffusionNER.from_pretrained(path)
+    with pytest.raises(CheckpointError, match="no model in 'model'"):
+        DiffusionNER.from_pretrained(Path("model"))
+    assert not asked
+
+
+def test_a_hub_out_of_reach(models, monkeypatch, refused):
+    def download(name: str, allow_patterns: list[str]) -> str:
+        raise ConnectionError("no route\nand more about it")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    err = refused("predict", "--model", "user/model", "Ada")
+    assert "no model 'user/model'" in err and "(these do: en, bio)" in err
+    assert "no route" in err and "and more" not in err
+    assert "Offline, use one that comes with the package" in err
+
+
+# --- Commands and training --------------------------------------------------------------------
+
+
+def test_predict_works_at_once(models, cli):
+    for arguments, name in (((), "en"), (("--model", "bio"), "bio")):
+        result = cli("predict", *arguments, "--output", "-", TEXT)
+        assert result.status == 0, result.err
+        expected = DiffusionNER.from_pretrained(models / name)(TEXT)
+        assert [e["label"] for e in result.records[0]["entities"]] == [e.label for e in expected]
+
+
+def test_a_folder_on_the_command_line(models, cli, encoder_folder, monkeypatch):
+    """`./en` stays what it is on its way through the options."""
+    lively_model(encoder_folder, "inference.steps=7").save_pretrained("en")
+    formats.write("dev.jsonl", [Sentence(TEXT.split())])
+    for name, steps in (("./en", 7), ("en", 3)):
+        options = ("--data", "dev.jsonl", "--resamples", 2, "--json", "s.json")
+        result = cli("evaluate", "--model", name, *options)
+        assert result.status == 0, result.err
+        found = json.loads(Path("s.json").read_text())
+        assert (found["model"], found["inference"]["steps"]) == (name, steps)
+
+
+def test_calibrate_takes_names(models, cli):
+    sentences = [Sentence(["Ada", "met", f"{i}", "."]) for i in range(60)]
+    formats.write("dev.jsonl", sentences)
+    result = cli("calibrate", "mine", "--model", "bio", "--data", "dev.jsonl")
+    assert result.status == 0, result.err
+    assert DiffusionNER.from_pretrained("./mine").settings.inference.steps == 1
+
+
+def test_export_takes_names(models, refused, monkeypatch):
+    def export(ner, *_):
+        raise SettingsError(f"steps {ner.settings.inference.steps}")
+
+    monkeypatch.setattr("diffusionner.export.export", export)
+    formats.write("dev.jsonl", [Sentence(["Ada"])])
+    assert "steps 1" in refused("export", "out", "--model", "bio", "--dev", "dev.jsonl")
+
+
+def test_bench_takes_names(models, refused, monkeypatch):
+    def run(request, *_):
+        raise SettingsError(f"{[str(model) for model in request.models]}")
+
+    monkeypatch.setattr("diffusionner.bench.run.run", run)
+    given = ("--data", "dev.jsonl", "--model", "bio", "--model", "en")
+    assert str([str(models / "bio"), str(models / "en")]) in refused("bench", *given)
+
+
+@pytest.mark.parametrize("as_mapping", [True, False])
+def test_training_from_a_shipped_model(models, tiny_settings, as_mapping):
+    """Stored as int8: all that fits is taken over as it is unpacked."""
+    values = tiny_settings.to_dict()
+    values["encoder"] = {**values["encoder"], "name": "en"} if as_mapping else "en"
+    found = Trainer(Settings.from_dict(values), resume=False).network.state_dict()
+    expected = DiffusionNER.from_pretrained("en").network.state_dict()
+    prefix = "encoder.transformer."
+    names = [name for name in expected if name.startswith(prefix)]
+    assert names
+    if as_mapping:  # the same characters and LSTM too
+        names += [name for name in expected if name.startswith("encoder.lstm")]
+        assert any(name.startswith("encoder.lstm") for name in names)
+    assert all(torch.equal(found[name], expected[name]) for name in names)
+
+
+# --- `diffusionner models` --------------------------------------------------------------------
+
+
+def test_the_list(models, cli):
+    result = cli("models")
+    assert result.status == 0, result.err
+    row = next(line for line in result.out.splitlines() if " en " in line)
+    for cell in ("Names of [all] kinds (en)", "FAC, GPE, PER", "dev 71.2", "mit"):
+        assert cell in row
+    size = sum(file.stat().st_size for file in (models / "en").iterdir())
+    assert f"{size / 1e6:.1f}" in row
+    assert " bio " in result.out and models.name in result.out
+
+
+def test_the_list_for_machines(models, cli):
+    en, bio = json.loads(cli("models", "--json").out)
+    assert en["name"] == "en" and en["f1"] == {"dev": 71.2} and en["license"] == "mit"
+    assert en["labels"] == bio["labels"] == ["FAC", "GPE", "PER"]
+    assert bio["folder"] == str(models / "bio") and "f1" not in bio
+
+
+def test_a_card(models, cli, refused):
+    assert cli("models", "en").out == CARD
+    assert cli("models", models / "en").out == CARD
+    assert "no card of a model 'bio'" in refused("models", "bio")
+    assert "(en, bio)" in refused("models", "nothing")
+
+
+def test_a_broken_card_is_named(models, tmp_path):
+    card = tmp_path / "README.md"
+    card.write_text("---\na: [\n---\n")
+    with pytest.raises(CheckpointError, match=r"README\.md cannot be read"):
+        registry.front_matter(card)
+    card.write_text("no front matter")
+    assert registry.front_matter(card) == {}
+
+
+# --- The models that are really there ---------------------------------------------------------
+
+
+def test_what_is_shipped():
+    assert tuple(registry.shipped()) == SHIPPED
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_model_is_small_and_has_a_card(name):
+    folder = registry.shipped()[name]
+    assert (folder / "model.safetensors").stat().st_size <= 45e6
+    about = registry.describe(name).about
+    assert about["license"] and about["description"] and about["f1"]["dev"] > 0
+    text = (folder / registry.CARD).read_text(encoding="utf-8")
+    for part in ("Intended use", "Limits", "Training data and licences", "Calibration"):
+        assert f"## {part}\n" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("en", "Ada Lovelace met Charles Babbage in London.", {("Ada Lovelace", "PER")}),
+        ("bio", "The IL-2 promoter is active in human T cells.", {("IL-2 promoter", "DNA")}),
+    ],
+)
+def test_a_shipped_model_finds_the_obvious(name, text, expected):
+    found = DiffusionNER.from_pretrained(name, "cpu")(text)
+    assert expected <= {(entity.text, entity.label) for entity in found}

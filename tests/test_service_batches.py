@@ -1,0 +1,53 @@
+"""Which texts are computed together."""
+
+from __future__ import annotations
+
+import asyncio
+
+from diffusionner.service.waiting import Line, Task, Waiting
+
+PLAIN = Task("entities", (), None)
+OTHER = Task("entities", (("steps", 3),), None)
+
+
+def batches(requests: list[tuple[Task, list[str]]], characters: int) -> list[list[str]]:
+    async def run() -> list[list[str]]:
+        line = Line()
+        for task, texts in requests:
+            line.add(Waiting(task, texts))
+        found = []
+        while line.requests:
+            found.append([part.text for part in line.take(characters)])
+        assert line.characters == 0
+        return found
+
+    return asyncio.run(run())
+
+
+def test_one_task_a_batch_in_the_order_they_came():
+    requests = [(PLAIN, ["a"]), (OTHER, ["b"]), (PLAIN, ["c"]), (OTHER, ["d"])]
+    assert batches(requests, 100) == [["a", "c"], ["b", "d"]]
+
+
+def test_requests_take_turns():
+    requests = [(PLAIN, ["a1", "a2", "a3", "a4"]), (PLAIN, ["b1"]), (PLAIN, ["c1", "c2"])]
+    assert batches(requests, 6) == [["a1", "b1", "c1"], ["a2", "c2", "a3"], ["a4"]]
+
+
+def test_a_long_text_goes_alone():
+    assert batches([(PLAIN, ["x" * 50]), (PLAIN, ["a"])], 10) == [["x" * 50], ["a"]]
+
+
+def test_what_is_removed_is_not_taken():
+    async def run() -> None:
+        line = Line()
+        first, second = Waiting(PLAIN, ["a", "b"]), Waiting(PLAIN, ["c"])
+        line.add(first)
+        line.add(second)
+        line.take(1)
+        assert line.remove(first) == 1
+        assert line.remove(first) == 0
+        assert [part.text for part in line.take(10)] == ["c"]
+        assert not line.requests and line.characters == 0
+
+    asyncio.run(run())

@@ -1,0 +1,147 @@
+"""`diffusionner serve` as it is run: processes that are killed, and a stop under load."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+from corpora import EXCERPT
+from models import lively_model
+from services import until
+
+from diffusionner import formats
+from diffusionner.corpus import Sentence
+from diffusionner.export import export
+
+
+@pytest.fixture(scope="module")
+def model(encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Exported, since a process with ONNX Runtime starts in a second."""
+    folder = tmp_path_factory.mktemp("served") / "lively"
+    ner = lively_model(encoder_folder)
+    words = [s.words for s in formats.read(EXCERPT)][:8]
+    found = ner.predict_sentences([Sentence(one) for one in words])
+    export(ner, folder, [Sentence(*one) for one in zip(words, found, strict=True)])
+    return folder
+
+
+class Served:
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process = process
+        self.log = log
+        until(lambda: process.poll() is not None or "running on" in self.text, 60)
+        found = re.search(r"running on (http://[\d.:]+)", self.text)
+        assert found, self.text
+        self.url = found[1]
+        until(lambda: httpx.get(f"{self.url}/readyz").is_success, 60)
+
+    @property
+    def text(self) -> str:
+        return self.log.read_text()
+
+    def workers(self) -> list[psutil.Process]:
+        children = psutil.Process(self.process.pid).children()
+        return [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+
+
+@contextmanager
+def served(folder: Path, *arguments: str) -> Iterator[Served]:
+    log = folder.parent / "log"
+    command = [sys.executable, "-m", "diffusionner", "serve", "--model", str(folder), "--port", "0"]
+    with open(log, "wb") as file:
+        process = subprocess.Popen([*command, *arguments], stdout=file, stderr=file)
+        try:
+            yield Served(process, log)
+        finally:
+            process.kill()
+            process.wait()
+
+
+class Load:
+    """Clients that send one request after the other until they are told to end, or refused."""
+
+    def __init__(self, url: str, clients: int) -> None:
+        self.url = url
+        self.ending = False
+        self.answers: Counter[int | str] = Counter()
+        self.threads = [threading.Thread(target=self._run, args=(i,)) for i in range(clients)]
+        for thread in self.threads:
+            thread.start()
+
+    def _run(self, number: int) -> None:
+        with httpx.Client(timeout=60) as client:
+            while not self.ending:
+                body = {"texts": [f"Client {number} met Charles Babbage in London."]}
+                try:
+                    answer = client.post(f"{self.url}/v1/entities", json=body)
+                except httpx.TransportError as error:
+                    self.answers[type(error).__name__] += 1
+                    return
+                assert answer.status_code != 200 or answer.json()["results"][0]["entities"]
+                self.answers[answer.status_code] += 1
+
+    def end(self) -> None:
+        self.ending = True
+        for thread in self.threads:
+            thread.join()
+
+
+def test_nothing_accepted_is_lost(model):
+    with served(model) as service:
+        load = Load(service.url, 12)
+        until(lambda: load.answers[200] > 40)
+        (worker,) = service.workers()
+        worker.kill()
+        until(lambda: "died" in service.text)
+        before = load.answers[200]
+        until(lambda: load.answers[200] > before + 40, 60)
+        assert set(load.answers) == {200}
+        (other,) = service.workers()
+        assert other.pid != worker.pid
+        assert "diffusionner_worker_restarts_total 1.0" in httpx.get(f"{service.url}/metrics").text
+
+        service.process.send_signal(signal.SIGTERM)
+        assert service.process.wait(60) == 0
+        load.end()
+        # What was logged as answered arrived; clients met a closed door, nothing else.
+        assert set(load.answers) <= {200, "ConnectError", "RemoteProtocolError", "ReadError"}
+        assert service.text.count("POST /v1/entities 200") == load.answers[200]
+        assert "POST /v1/entities 5" not in service.text
+        assert "Babbage" not in service.text
+        assert not other.is_running()
+
+
+def test_a_front_that_is_killed_leaves_no_process_behind(model):
+    with served(model, "--workers", "2") as service:
+        workers = service.workers()
+        assert len(workers) == 2
+        service.process.kill()
+        until(lambda: not any(worker.is_running() for worker in workers))
+
+
+def test_what_cannot_be_served_is_told(refused, tmp_path, model):
+    assert "no_such" in refused("serve", "--model", tmp_path / "no_such")
+    assert "API keys" in refused("serve", "--model", model, "--api-key-file", tmp_path / "nothing")
+
+
+def test_a_model_that_does_not_load_ends_the_service(model, tmp_path):
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    for file in model.iterdir():
+        content = file.read_bytes()
+        (broken / file.name).write_bytes(content[:99] if file.name == "encoder.onnx" else content)
+    command = [sys.executable, "-m", "diffusionner", "serve", "--model", str(broken), "--port", "0"]
+    done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert b"encoder.onnx is missing, truncated or damaged" in done.stderr
+    assert b"Traceback" not in done.stderr

@@ -1,0 +1,62 @@
+"""The service against its own description, by schemathesis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from models import lively_model
+from services import Client, running
+
+from diffusionner.service.limits import Limits
+from diffusionner.service.worker import Answerer
+
+schemathesis = pytest.importorskip("schemathesis", reason="install the extra 'dev'")
+
+QUICK = settings(
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.fixture(scope="module")
+def client(encoder_folder: Path) -> Iterator[Client]:
+    with running(Answerer(lively_model(encoder_folder)), Limits(receive=2)) as client:
+        yield client
+
+
+@pytest.mark.parametrize("mode", ["positive", "negative"])
+@pytest.mark.parametrize("path", ["/v1/entities", "/v1/steps"])
+def test_posts_are_as_described(client, path, mode):
+    """Requests as they should be are answered, others refused, all as the description says."""
+    described = schemathesis.openapi.from_url(f"{client.base_url}/openapi.json")
+    cases = described[path]["POST"].as_strategy(schemathesis.GenerationMode(mode))
+
+    @QUICK
+    @given(case=cases)
+    def check(case: Any) -> None:
+        case.call_and_validate()
+
+    check()
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/healthz", "/readyz", "/metrics"])
+def test_gets_are_as_described(client, path):
+    described = schemathesis.openapi.from_url(f"{client.base_url}/openapi.json")
+    described[path]["GET"].Case().call_and_validate()
+
+
+def test_what_is_described(client):
+    paths = client.get("/openapi.json").json()["paths"]
+    assert set(paths) == {
+        "/v1/entities", "/v1/steps", "/v1/models", "/healthz", "/readyz", "/metrics",
+    }  # fmt: skip
+    body = paths["/v1/entities"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert body["properties"]["texts"]["maxItems"] == 1000
+    assert {"413", "415", "422", "429", "504"} <= set(paths["/v1/entities"]["post"]["responses"])
