@@ -6,10 +6,10 @@ BIN := .venv/bin
 .PHONY: demo test check clean
 
 demo: .venv/ready
-	rm -rf runs/demo
-	$(BIN)/diffusionner train configs/demo.yaml
-	$(BIN)/diffusionner predict --model runs/demo --threshold 0.02 \
-	  "Activation of the IL-2 gene in human T cells."
+	$(BIN)/diffusionner predict \
+	  "Ada Lovelace wrote to Charles Babbage from London on 10 July 1843." \
+	  "yo just saw taylor swift at the O2 in london" \
+	  "The University of Maryland is in College Park, not far from Washington."
 
 test: .venv/ready
 	$(BIN)/python -m pytest

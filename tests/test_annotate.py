@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import subprocess
 import sys
 import tracemalloc
@@ -163,6 +164,15 @@ def test_folders_patterns_and_compressed_files(annotated, make, work):
     assert [r["text"] for r in annotated(*given, "out.jsonl")] == ["three", "one"]
 
 
+def test_an_output_within_the_input_is_no_input(make, work):
+    """As it is when a run is resumed."""
+    (work / "in/out.parquet.partial").mkdir(parents=True)
+    make("in/a.txt", "one\n")
+    make("in/out.parquet.partial/part-00000.parquet", b"PAR1")
+    found = sources.find(["in"], without=[Path("in/out.parquet.partial")])
+    assert found.files == [Path("in/a.txt")]
+
+
 def test_standard_input_and_output(ner, annotated):
     given = [{"text": text} for text in TEXTS]
     records = annotated("-", "-", stdin=lines(given))
@@ -311,6 +321,8 @@ def test_bad_rows(cli, model, work):
         (("cut.txt.gz", "out.jsonl"), "cut.txt.gz: damaged gzip file"),
         (("cut.parquet", "out.jsonl"), "cut.parquet: cannot be decoded"),
         (("other.parquet", "out.jsonl"), "no column 'text' nor 'tokens'"),
+        (("wrong.txt.gz", "out.jsonl"), "wrong.txt.gz: damaged gzip file"),
+        (("pipe", "out.jsonl"), "pipe: neither a file nor a folder"),
     ],
 )
 def test_refusals(refused, model, make, work, arguments, message):
@@ -319,6 +331,8 @@ def test_refusals(refused, model, make, work, arguments, message):
     make("in.txt.jsonl", "")
     make("there.jsonl", "")
     make("cut.txt.gz", gzip.compress(b"a\n" * 10_000)[:30])
+    make("wrong.txt.gz", gzip.compress(b"a\n")[:2] + b"?" * 30)
+    os.mkfifo("pipe")
     make("cut.parquet", b"PAR1 and no more")
     parquet.write_table(pa.table({"body": ["a"]}), "other.parquet")
     assert message in refused("annotate", *arguments, "--model", model)

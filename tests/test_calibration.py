@@ -203,7 +203,9 @@ def test_calibrate_on_the_command_line(ner: DiffusionNER, tmp_path: Path, cli):
     sentences = [Sentence(["Ada", "met", "Charles", f"{i}", "."]) for i in range(60)]
     for sentence, found in zip(sentences, ner.predict_sentences(sentences), strict=True):
         sentence.entities = found[::2]
-    ner.save_pretrained(tmp_path / "before")
+    ner.save_pretrained(tmp_path / "before", precision="int8")
+    for name in ("README.md", "state.safetensors"):  # neither is true of the other model
+        (tmp_path / "before" / name).write_text("of this one")
     formats.write(tmp_path / "dev.jsonl", sentences)
     given = ("--model", tmp_path / "before", "--data", tmp_path / "dev.jsonl")
     result = cli("calibrate", tmp_path / "after", *given)
@@ -211,6 +213,11 @@ def test_calibrate_on_the_command_line(ner: DiffusionNER, tmp_path: Path, cli):
     assert "before" in result.out and all(f"{label}: from" in result.out for label in ner.labels)
     fitted = load_calibration(tmp_path / "after")
     assert fitted is not None and load_calibration(tmp_path / "before") is None
+    weights = [tmp_path / name / "model.safetensors" for name in ("before", "after")]
+    assert weights[0].read_bytes() == weights[1].read_bytes(), "int8 stays int8"
+    assert {file.name for file in (tmp_path / "after").iterdir()} == {
+        file.name for file in (tmp_path / "before").iterdir()
+    } - {"README.md", "state.safetensors"}
     found = DiffusionNER.from_pretrained(tmp_path / "after").find(sentences, phi=0.0)
     totals, right, _ = outcomes(sentences, found, ner.labels)
     assert expected_calibration_error(fitted.scores(totals), right) < 0.05

@@ -17,6 +17,7 @@ from diffusionner.corpus import Sentence, Span
 from diffusionner.errors import DataError
 from diffusionner.evaluation.model import Measured, measure
 from diffusionner.evaluation.result import Resampling
+from diffusionner.model_folder import CARD
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 ABOUT = {
@@ -167,13 +168,13 @@ def test_a_card_is_written(ner, cli, tmp_path):
     given = ("--about", about, "--data", tmp_path, "--device", "cpu", "--sentences", 8)
     result = cli("card", folder, *given)
     assert result.status == 0, result.err
-    text = (folder / registry.CARD).read_text(encoding="utf-8")
+    text = (folder / CARD).read_text(encoding="utf-8")
     scores = tmp_path / "scores.json"
     options = ("--data", tmp_path / "dev.jsonl", "--json", scores)
     assert cli("evaluate", "--model", folder, *options).status == 0
     expected = json.loads(scores.read_text())
 
-    head = registry.front_matter(folder / registry.CARD)
+    head = registry.front_matter(folder / CARD)
     assert head["f1"]["dev"] == pytest.approx(100 * expected["micro"]["f1"], abs=0.01)
     assert 0 < head["f1"]["dev"] < 100 and list(head["f1"]) == ["dev", "few"]
     assert (head["language"], head["license"], head["tags"]) == ("en", "mit", ["ner"])
@@ -197,7 +198,7 @@ def test_a_model_without_initializer_starts_from_noise(encoder_folder, cli, tmp_
     formats.write(tmp_path / "dev.jsonl", labelled(ner, 8))
     result = cli("card", tmp_path / "plain", "--about", about_file(tmp_path), "--device", "cpu")
     assert result.status == 0, result.err
-    text = (tmp_path / "plain" / registry.CARD).read_text(encoding="utf-8")
+    text = (tmp_path / "plain" / CARD).read_text(encoding="utf-8")
     assert "| candidates |" not in text and text.count("\n| noise | ") == 2
     assert "| MB of resident memory then | 321 |" in text
     assert "the first 8 sentences" in text and "--data" not in text
@@ -225,4 +226,4 @@ def test_an_unknown_label_is_refused(ner, refused, tmp_path):
     formats.write(tmp_path / "dev.jsonl", [Sentence(["Rex"], [Span(0, 1, "DOG")])])
     err = refused("card", tmp_path / "model", "--about", about_file(tmp_path), "--device", "cpu")
     assert "unknown label 'DOG'" in err
-    assert not (tmp_path / "model" / registry.CARD).exists()
+    assert not (tmp_path / "model" / CARD).exists()

@@ -16,10 +16,11 @@ from models import lively_model
 from diffusionner import DiffusionNER, formats, registry
 from diffusionner.corpus import Sentence
 from diffusionner.errors import CheckpointError, SettingsError
+from diffusionner.model_folder import CARD as CARD_FILE
 from diffusionner.settings import Settings
 from diffusionner.training.trainer import Trainer
 
-SHIPPED = ("en", "bio")
+SHIPPED = ("en",)
 TEXT = "Ada Lovelace met Charles Babbage in London ."
 CARD = """---
 language: en
@@ -41,7 +42,7 @@ def made(encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     for name, steps in (("bio", 1), ("en", 3)):
         ner = lively_model(encoder_folder, f"inference.steps={steps}")
         ner.save_pretrained(folder / name, precision="int8")
-    (folder / "en" / registry.CARD).write_text(CARD)
+    (folder / "en" / CARD_FILE).write_text(CARD)
     (folder / "no model").mkdir()
     return folder
 
@@ -260,7 +261,7 @@ def test_a_shipped_model_is_small_and_has_a_card(name):
     assert (folder / "model.safetensors").stat().st_size <= 45e6
     about = registry.describe(name).about
     assert about["license"] and about["description"] and about["f1"]["dev"] > 0
-    text = (folder / registry.CARD).read_text(encoding="utf-8")
+    text = (folder / CARD_FILE).read_text(encoding="utf-8")
     for part in ("Intended use", "Limits", "Training data and licences", "Calibration"):
         assert f"## {part}\n" in text
 
@@ -269,7 +270,6 @@ def test_a_shipped_model_is_small_and_has_a_card(name):
     ("name", "text", "expected"),
     [
         ("en", "Ada Lovelace met Charles Babbage in London.", {("Ada Lovelace", "PER")}),
-        ("bio", "The IL-2 promoter is active in human T cells.", {("IL-2 promoter", "DNA")}),
     ],
 )
 def test_a_shipped_model_finds_the_obvious(name, text, expected):

@@ -38,6 +38,18 @@ def test_a_long_text_goes_alone():
     assert batches([(PLAIN, ["x" * 50]), (PLAIN, ["a"])], 10) == [["x" * 50], ["a"]]
 
 
+def test_what_comes_before_a_newcomer():
+    async def run() -> None:
+        line = Line()
+        line.add(Waiting(PLAIN, ["x" * 10] * 100))
+        line.add(Waiting(PLAIN, ["x" * 50]))
+        assert line.ahead(1) == 10 + 50
+        assert line.ahead(10) == 100 + 50
+        assert line.ahead(500) == 1000 + 50
+
+    asyncio.run(run())
+
+
 def test_what_is_removed_is_not_taken():
     async def run() -> None:
         line = Line()

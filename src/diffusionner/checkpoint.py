@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from accelerate import init_empty_weights
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
@@ -80,19 +81,23 @@ def load(folder: str | Path) -> tuple[DenoisingNetwork, SubwordTokenizer, Settin
     config = read_config(folder, "encoder_config")
     settings = Settings.from_dict(config["settings"], str(folder / "config.json"))
     try:
-        transformer = build_encoder(config["encoder_config"])
+        # Without weights: random ones would take time and memory, only to be replaced.
+        with init_empty_weights(include_buffers=False):
+            transformer = build_encoder(config["encoder_config"])
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{folder / 'config.json'}: encoder_config describes no encoder that the installed "
             f"transformers knows ({error}); update transformers or restore the file"
         ) from error
-    network = DenoisingNetwork(transformer, config["labels"], settings)
-    load_weights(network, folder / "model.safetensors")
+    with init_empty_weights(include_buffers=False):
+        network = DenoisingNetwork(transformer, config["labels"], settings)
+    load_weights(network, folder / "model.safetensors", assign=True)
     tokenizer = load_tokenizer(folder, position_limit(transformer.config))
     return network.eval(), tokenizer, settings
 
 
-def load_weights(network: DenoisingNetwork, path: Path) -> None:
+def load_weights(network: DenoisingNetwork, path: Path, assign: bool = False) -> None:
+    """assign: the tensors that are read become the network's, instead of being copied into it."""
     tensors = unpack(read_tensors(path), str(path))
     expected = network.state_dict()
     wrong = sorted(expected.keys() ^ tensors.keys()) or sorted(
@@ -103,4 +108,4 @@ def load_weights(network: DenoisingNetwork, path: Path) -> None:
             f"{path} does not fit its config.json ({len(wrong)} tensors differ, first '{wrong[0]}')"
             "; the two files come from different models. Copy the whole folder again"
         )
-    network.load_state_dict(tensors)
+    network.load_state_dict(tensors, assign=assign)

@@ -17,6 +17,9 @@ FORMAT = "diffusionner"
 VERSION = 1
 ENCODER_FILE = "encoder.onnx"
 DENOISER_FILE = "denoiser.onnx"
+STATE_FILE = "state.safetensors"  # of training, to go on from; no part of the model
+CARD = "README.md"
+_PATTERNS = ("*.json", "*.txt", "*.safetensors", "*.onnx", CARD)
 
 
 def new_config(
@@ -29,6 +32,13 @@ def new_config(
         "settings": settings.to_dict(),
     }
     return config if calibration is None else {**config, "calibration": calibration.to_dict()}
+
+
+def model_files(folder: Path) -> list[Path]:
+    """The files that make the model; CheckpointError if there is none."""
+    read_config(folder)
+    found = {file for pattern in _PATTERNS for file in folder.glob(pattern)}
+    return sorted(file for file in found if file.name != STATE_FILE)
 
 
 def is_model(folder: Path) -> bool:

@@ -10,11 +10,10 @@ from typing import Any
 import yaml
 
 from diffusionner.errors import CheckpointError
-from diffusionner.model_folder import read_config
+from diffusionner.model_folder import CARD, read_config
 
 FOLDER = Path(__file__).with_name("models")
 DEFAULT = "en"
-CARD = "README.md"
 _HUB_NAME = re.compile(r"(\w[\w.-]*)/\w[\w.-]*", re.ASCII)
 _FETCHED = ["*.safetensors", "*.json", "*.txt", "*.onnx"]  # nothing that could hold code
 

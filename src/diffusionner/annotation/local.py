@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from itertools import chain
 from typing import Any
 
@@ -18,7 +18,7 @@ class LocalEngine:
         self.ner = ner
         self.options = options
 
-    def annotate(self, given: Input) -> Iterator[Annotated]:
+    def annotate(self, given: Input) -> Generator[Annotated, None, None]:
         ahead: deque[Record] = deque()  # read, but without entities yet
 
         def items() -> Iterator[tuple[str | list[str], str | None]]:

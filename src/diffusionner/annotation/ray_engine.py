@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -50,13 +50,12 @@ class RayEngine:
         if not ray.is_initialized():  # where RAY_ADDRESS says, else on this machine
             ray.init(log_to_driver=False, logging_level="ERROR")
 
-    def annotate(self, given: Input) -> Iterator[Annotated]:
+    def annotate(self, given: Input) -> Generator[Annotated, None, None]:
         if None in given.sources.files:
             raise DataError("engine ray cannot read standard input; give files")
         expected = given.counter.records
-        with _settings():
-            dataset = self._dataset(given.sources, expected)
-            for row in dataset.iter_rows():
+        with _settings(), closing(iter(self._dataset(given.sources, expected).iter_rows())) as rows:
+            for row in rows:
                 if row["first"] != expected:
                     raise RuntimeError(f"Ray gave record {row['first']} instead of {expected}")
                 results = json.loads(row["entities"])

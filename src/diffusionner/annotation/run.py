@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
@@ -26,7 +26,7 @@ from diffusionner.annotation.writers import (
     is_parquet,
 )
 from diffusionner.errors import DataError, WriteError
-from diffusionner.model_folder import read_config
+from diffusionner.model_folder import CARD, read_config
 from diffusionner.settings import Settings
 
 Progress = Callable[[Point, int], None]  # what is safe, and the bytes of the input up to there
@@ -51,7 +51,7 @@ class Model:
         """What a run must have in common with the one it goes on with."""
         state = blake2b(digest_size=16)
         for file in sorted(self.folder.iterdir()):
-            if file.is_file() and file.name != registry.CARD:
+            if file.is_file() and file.name != CARD:
                 state.update(file.name.encode() + b"\0")
                 with file.open("rb") as opened:
                     while content := opened.read(2**20):
@@ -74,7 +74,7 @@ class Input:
 class Engine(Protocol):
     """What finds the entities."""
 
-    def annotate(self, given: Input) -> Iterator[Annotated]:
+    def annotate(self, given: Input) -> Generator[Annotated, None, None]:
         """The records in order, with their entities."""
 
 
@@ -108,6 +108,7 @@ def annotate(
             try:
                 written = notes.last.written
                 writer = Parts(partial, written, part_rows) if parquet else Lines(partial, written)
+                sync_folder(target.parent)
                 with closing(writer):
                     results = engine.annotate(given)
                     _write(results, writer, given.counter, notes, progress)
@@ -154,7 +155,7 @@ def _begin(sources: Sources, point: Point, model: Model, report: Report) -> Inpu
 
 
 def _write(
-    results: Iterator[Annotated],
+    results: Generator[Annotated, None, None],
     writer: Writer,
     counter: Counter,
     notes: Journal | None,
@@ -172,11 +173,12 @@ def _write(
         progress(point, waiting[-1][0].read if waiting else 0)
         waiting.clear()
 
-    for record, entities in results:
-        waiting.append((record, entities))
-        counter.add(record, len(entities))
-        if writer.enough(waiting):
-            flush()
+    with closing(results):  # an engine that is left early tidies up at once
+        for record, entities in results:
+            waiting.append((record, entities))
+            counter.add(record, len(entities))
+            if writer.enough(waiting):
+                flush()
     if waiting or not counter.records:
         flush()
     return point

@@ -56,7 +56,7 @@ class Sources:
                 for record in self._read(file, size, report):
                     record.read += before
                     yield record
-            except (EOFError, zlib.error) as error:
+            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
                 raise DataError(f"{file}: damaged gzip file ({error}); restore it") from error
             except OSError as error:
                 raise unreadable(file or Path("standard input"), error) from error
@@ -183,12 +183,16 @@ def _matches(given: str) -> list[Path]:
 
 def _inside(path: Path) -> list[Path]:
     """The file itself, or the files of a folder whose names say that they are input."""
-    if not path.is_dir():
+    if path.is_file():
         return [path]
+    if not path.is_dir():  # it cannot be read twice, nor by another process
+        raise DataError(f"{path}: neither a file nor a folder; read a pipe from standard input (-)")
     found = [
         file
         for file in sorted(path.rglob("*"))
-        if file.is_file() and _named(file) and not file.name.startswith((".", "_"))
+        if file.is_file()
+        and _named(file)
+        and not any(part.startswith(".") for part in file.relative_to(path).parts)
     ]
     if not found:
         raise DataError(

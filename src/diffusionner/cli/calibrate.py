@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from diffusionner import registry
 from diffusionner.cli import options
 from diffusionner.cli.data.shared import Format
 from diffusionner.registry import DEFAULT
+
+if TYPE_CHECKING:
+    from diffusionner.inference.calibration import Calibration
 
 
 def calibrate(
@@ -30,7 +37,7 @@ def calibrate(
 
     from diffusionner import formats
     from diffusionner.corpus import check_labels
-    from diffusionner.errors import CheckpointError, DataError
+    from diffusionner.errors import DataError
     from diffusionner.inference.calibration import (
         FEWEST_PER_KNOT,
         expected_calibration_error,
@@ -41,10 +48,6 @@ def calibrate(
     sentences = formats.read(data, format)
     ner = options.load_model(model, device)
     check_labels(sentences, ner.labels)
-    if not hasattr(ner.engine, "network"):
-        raise CheckpointError(
-            f"'{model}' is an exported model; calibrate the one it was made from, and export again"
-        )
     errors = Console(stderr=True)
     with errors.status("predicting"):
         found = ner.find(sentences, phi=0.0)
@@ -57,9 +60,7 @@ def calibrate(
     totals, right, _ = outcomes(sentences, found, ner.labels)
     before = expected_calibration_error(ner.judge(ner.settings.inference).scores(totals), right)
     after = expected_calibration_error(calibration.scores(totals), right)
-    ner.calibration = calibration
-    ner.settings = ner.settings.override(["inference.threshold=null", "inference.phi=null"])
-    ner.save_pretrained(output)
+    _write(output, registry.find(model), calibration)
     console = Console()
     console.print(
         f"{output}: expected calibration error on {data}, over all candidates: {before:.3f} before,"
@@ -69,3 +70,18 @@ def calibrate(
     )
     for label, threshold in calibration.thresholds.items():
         console.print(f"  {label}: from {threshold:.2f}", highlight=False)
+
+
+def _write(output: Path, source: Path, calibration: Calibration) -> None:
+    """The same model with other scores: its weights stay as they are stored."""
+    from diffusionner.files import bytes_writer, write_together
+    from diffusionner.model_folder import CARD, model_files, read_config
+
+    config = read_config(source)
+    config["calibration"] = calibration.to_dict()
+    config["settings"]["inference"] |= {"threshold": None, "phi": None}
+    text = json.dumps(config, indent=1, ensure_ascii=False) + "\n"
+    # Its card tells of the scores before.
+    others = {file.name for file in model_files(source)} - {"config.json", CARD}
+    copies = {output / name: partial(shutil.copyfile, source / name) for name in sorted(others)}
+    write_together({**copies, output / "config.json": bytes_writer(text.encode())})

@@ -41,6 +41,7 @@ def card(
     from diffusionner.card.markdown import render
     from diffusionner.card.measuring import measure
     from diffusionner.files import write_bytes
+    from diffusionner.model_folder import CARD
 
     described = read_about(about, data)
     if device is None:
@@ -55,5 +56,5 @@ def card(
     words += [f"--sentences {sentences}"] if sentences is not None else []
     settings = ner.settings.inference
     text = render(folder.name, described, figures, settings, " ".join(words))
-    write_bytes(folder / registry.CARD, text.encode())
-    Console().print(f"{folder / registry.CARD}", highlight=False, soft_wrap=True)
+    write_bytes(folder / CARD, text.encode())
+    Console().print(f"{folder / CARD}", highlight=False, soft_wrap=True)

@@ -56,8 +56,9 @@ def models(
 def _card(name: str) -> str:
     from diffusionner import registry
     from diffusionner.errors import CheckpointError
+    from diffusionner.model_folder import CARD
 
-    path = Path(registry.resolve(name)) / registry.CARD
+    path = Path(registry.resolve(name)) / CARD
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:

@@ -14,9 +14,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from diffusionner.annotation.records import entity_fields, parse_line
 from diffusionner.cli import options
 from diffusionner.cli.show import show
-from diffusionner.corpus import Entity
+from diffusionner.drawing import Entities
+from diffusionner.drawing.html import write_page
 from diffusionner.errors import DataError, WriteError
 from diffusionner.registry import DEFAULT
 
@@ -28,6 +30,9 @@ def predict(
     ] = None,
     output_path: Annotated[
         str | None, typer.Option("--output", help="JSONL to write; - is standard output.")
+    ] = None,
+    html_path: Annotated[
+        Path | None, typer.Option("--html", help="Write a page with the entities drawn.")
     ] = None,
     model: options.Model = DEFAULT,
     steps: options.Steps = None,
@@ -53,9 +58,11 @@ def predict(
 
     * `diffusionner predict "Ada Lovelace met Charles Babbage in London."`
 
-    * `diffusionner predict --model bio "IL-2 activates human T cells."`
+    * `diffusionner predict --model runs/model "IL-2 activates human T cells."`
 
     * `diffusionner predict --model runs/model --input in.jsonl --output out.jsonl`
+
+    * `diffusionner predict --html found.html "Ada Lovelace met Charles Babbage in London."`
     """
     if bool(texts) == bool(input_path):
         raise DataError("give either texts or --input, for example: predict 'Some text.'")
@@ -65,16 +72,20 @@ def predict(
     chosen = options.inference_options(
         steps, spans, start, average, threshold, phi, overlap, seed, batch_size
     )
+    drawn: list[Entities] = []
     if texts and output_path is None:
         console = Console()
         for text, entities in zip(texts, ner.pipe(texts, **chosen), strict=True):
             show(console, text, entities, ner.labels)
+            drawn.append(entities)
+        _draw(html_path, drawn)
         return
 
     errors = Console(stderr=True)
     with ExitStack() as stack:
         if texts:
-            reader = Reader(iter([json.dumps({"text": text}) for text in texts]), "text", errors)
+            lines = (json.dumps({"text": text}).encode() for text in texts)
+            reader = Reader(lines, "text", errors)
         elif input_path == "-":
             reader = Reader(iter(sys.stdin.buffer), "standard input", errors)
         else:
@@ -95,17 +106,25 @@ def predict(
         write = _writer(output_path, stack)
         for entities in ner.stream(reader.items(), **chosen):
             record = reader.finished.pop(0)
-            write({**record, "entities": [_to_json(entity) for entity in entities]})
+            write({**record, "entities": [entity_fields(entity) for entity in entities]})
+            if html_path is not None:
+                drawn.append(entities)
             bar.advance(task)
+    _draw(html_path, drawn)
     if reader.bad:
         errors.print(f"{reader.bad} of {reader.lines} lines could not be used", highlight=False)
         raise typer.Exit(1)
 
 
+def _draw(path: Path | None, drawn: list[Entities]) -> None:
+    if path is not None:
+        write_page(path, drawn)
+
+
 class Reader:
     """Input lines one by one; bad ones are reported and skipped."""
 
-    def __init__(self, lines: Iterator[bytes | str], name: str, errors: Console) -> None:
+    def __init__(self, lines: Iterator[bytes], name: str, errors: Console) -> None:
         self.source = lines
         self.name = name
         self.errors = errors
@@ -127,35 +146,6 @@ class Reader:
                 continue
             self.finished.append(record)
             yield content, doc
-
-
-def parse_line(line: bytes | str) -> tuple[dict[str, Any], str | list[str], str | None]:
-    """(the object, its text or words, its document); ValueError says what is wrong."""
-    try:
-        text = line.decode("utf-8-sig") if isinstance(line, bytes) else line
-        record = json.loads(text)
-        json.dumps(record, ensure_ascii=False).encode()  # half a surrogate pair is valid JSON
-    except UnicodeEncodeError as error:
-        raise ValueError("half of a surrogate pair, which no text can hold") from error
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-    except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8 ({error.reason})") from error
-    except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON ({error.msg}, column {error.colno})") from error
-    if not isinstance(record, dict):
-        raise ValueError('expected an object such as {"text": "..."}')
-    if ("text" in record) == ("tokens" in record):
-        raise ValueError('expected either "text" or "tokens"')
-    content = record["text"] if "text" in record else record["tokens"]
-    if "text" in record and not isinstance(content, str):
-        raise ValueError('"text" must be a string')
-    if "tokens" in record and not (
-        isinstance(content, list) and all(isinstance(word, str) and word for word in content)
-    ):
-        raise ValueError('"tokens" must be a list of non-empty strings')
-    doc = record.get("doc")
-    return record, content, None if doc is None else str(doc)
 
 
 def _writer(path: str | None, stack: ExitStack) -> Any:
@@ -200,8 +190,3 @@ def _writer(path: str | None, stack: ExitStack) -> Any:
 def _stuck(partial: Path | None, error: OSError) -> WriteError:
     place = partial or "standard output"
     return WriteError(f"cannot go on writing {place}: {error.strerror}; what is there is kept")
-
-
-def _to_json(entity: Entity) -> dict[str, Any]:
-    """What goes into a file of each entity."""
-    return {name: getattr(entity, name) for name in ("start", "end", "label", "score", "text")}

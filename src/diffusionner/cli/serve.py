@@ -24,8 +24,8 @@ def serve(
     max_characters: Annotated[int, typer.Option(min=1, help="Characters of a text.")] = 100_000,
     max_queue: Annotated[int, typer.Option(min=1, help="Requests that may wait.")] = 256,
     max_wait: Annotated[
-        float, typer.Option(min=0, help="Seconds of work that may wait; then 429.")
-    ] = 5.0,
+        float, typer.Option(min=0, help="Seconds of work that may come before a request's own.")
+    ] = 2.0,
     timeout: Annotated[float, typer.Option(min=0.01, help="Seconds for an answer.")] = 60.0,
     device: options.Device = None,
 ) -> None:

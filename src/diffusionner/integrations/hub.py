@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from diffusionner import registry
 from diffusionner.errors import WriteError
 from diffusionner.integrations.model_files import copy_model
-from diffusionner.model_folder import ENCODER_FILE
+from diffusionner.model_folder import CARD, ENCODER_FILE
 
 if TYPE_CHECKING:
     from diffusionner.inference.pipeline import DiffusionNER
@@ -31,7 +30,7 @@ def push(
         else:
             ner.save_pretrained(folder, precision)
         card = card_of(ner, name)
-        (folder / registry.CARD).write_text(card, encoding="utf-8")
+        (folder / CARD).write_text(card, encoding="utf-8")
         try:
             api = HfApi(token=token)
             api.create_repo(name, private=private, exist_ok=True)
@@ -47,8 +46,8 @@ def push(
 
 def card_of(ner: DiffusionNER, name: str) -> str:
     """The card that the model came with, such as `diffusionner card` writes, or a short one."""
-    if ner.folder is not None and (ner.folder / registry.CARD).exists():
-        return (ner.folder / registry.CARD).read_text(encoding="utf-8")
+    if ner.folder is not None and (ner.folder / CARD).exists():
+        return (ner.folder / CARD).read_text(encoding="utf-8")
     inference = ner.settings.inference
     front: dict[str, Any] = {
         "library_name": "diffusionner",

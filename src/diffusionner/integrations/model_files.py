@@ -5,17 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from diffusionner import registry
-from diffusionner.model_folder import read_config
-
-# What a model's folder may hold of its own; beside it `train` leaves logs and states.
-_PATTERNS = ("*.json", "*.txt", "*.safetensors", "*.onnx", registry.CARD)
-
-
-def model_files(folder: Path) -> list[Path]:
-    """The files that make the model; CheckpointError if there is none."""
-    read_config(folder)
-    return sorted({file for pattern in _PATTERNS for file in folder.glob(pattern)})
+from diffusionner.model_folder import model_files
 
 
 def copy_model(folder: Path, target: Path) -> None:

@@ -9,7 +9,13 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-from diffusionner.service.limits import BATCH_CHARACTERS, BATCH_WINDOW, FIRST_RATE, Limits
+from diffusionner.service.limits import (
+    BATCH_CHARACTERS,
+    BATCH_WINDOW,
+    FIRST_RATE,
+    FREE_CHARACTERS,
+    Limits,
+)
 from diffusionner.service.metrics import Metrics
 from diffusionner.service.problems import Problem, busy, failed, stopping
 from diffusionner.service.waiting import Line, Part, Task, Waiting
@@ -33,7 +39,7 @@ class Batcher:
         self.line = Line()
         self.running = 0  # characters that are being computed
         self.rate = FIRST_RATE  # characters a second of one backend, lately
-        self.backends = 0
+        self.backends = 1
         self.alone = True  # the last batch was of one request
         self.stopped = False
         self.changed = asyncio.Condition()
@@ -53,8 +59,10 @@ class Batcher:
     async def submit(self, task: Task, texts: Sequence[str]) -> Waiting:
         if self.stopped:
             raise stopping()
-        seconds = (self.line.characters + self.running) / (self.rate * max(1, self.backends))
-        if len(self.line.requests) >= self.limits.queue or seconds > self.limits.wait:
+        ahead = self.line.ahead(len(texts)) + self.running
+        seconds = ahead / (self.rate * self.backends)
+        too_long = seconds > self.limits.wait and ahead > FREE_CHARACTERS
+        if too_long or len(self.line.requests) >= self.limits.queue:
             raise busy(max(1, math.ceil(seconds)))
         request = Waiting(task, texts)
         if texts:
@@ -105,7 +113,8 @@ class Batcher:
         finally:
             self.running -= characters
         seconds = time.monotonic() - started
-        self.rate += 0.1 * (max(characters, 1) / max(seconds, 1e-4) - self.rate)
+        if characters > BATCH_CHARACTERS // 2:  # small ones take more time for each character
+            self.rate += 0.1 * (characters / max(seconds, 1e-4) - self.rate)
         self.metrics.batch_seconds.observe(seconds)
         self.metrics.texts.inc(len(batch))
         self.metrics.characters.inc(characters)

@@ -14,11 +14,12 @@ class Limits:
     steps: int = 50  # 422 invalid
     spans: int = 500  # 422 invalid
     queue: int = 256  # requests that wait; 429 busy
-    wait: float = 5.0  # seconds that what waits is expected to take; 429 busy
+    wait: float = 2.0  # seconds that what comes before it is expected to take; 429 busy
     timeout: float = 60.0  # seconds for the answer; 504 timed_out
     receive: float = 15.0  # seconds for the request's head, and again for its body; 408 too_slow
 
 
 BATCH_CHARACTERS = 8_000  # texts are computed together up to here: some fifty sentences
 BATCH_WINDOW = 0.003  # seconds that a batch waits for others, where there are any
+FREE_CHARACTERS = 2 * BATCH_CHARACTERS  # may wait however slow the machine is
 FIRST_RATE = 20_000.0  # characters a second, before anything was measured

@@ -20,7 +20,8 @@ Count = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
 class Options(BaseModel):
     """As the library's; what is left out is as the model was saved with."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    # Without its cache, pydantic keeps no texts.
+    model_config = ConfigDict(extra="forbid", strict=True, cache_strings="none")
 
     steps: Count | None = Field(None, description="Denoising steps.")
     spans: Count | Literal["auto"] | None = Field(

@@ -64,6 +64,12 @@ class Line:
             request.characters = 0
         return left
 
+    def ahead(self, texts: int) -> float:
+        """Characters that come before a new request of so many texts, since all take turns."""
+        return sum(
+            request.characters * min(1, texts / len(request.parts)) for request in self.requests
+        )
+
     def take(self, characters: int) -> list[Part]:
         """The next batch: up to so many characters, at least one text, all of one task.
 

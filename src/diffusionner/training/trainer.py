@@ -39,7 +39,7 @@ from diffusionner.model.pretrained import (
     resolve,
 )
 from diffusionner.model.tensors import to_tensors
-from diffusionner.model_folder import is_model, read_config
+from diffusionner.model_folder import STATE_FILE, is_model, read_config
 from diffusionner.settings import Settings
 from diffusionner.training.data import load_data
 from diffusionner.training.graphs import BUCKETS, GraphedStep, GraphedUpdate
@@ -85,7 +85,7 @@ class Trainer:
     def __init__(self, settings: Settings, resume: bool) -> None:
         self.settings = settings
         self.output = Path(settings.training.output)
-        self.state_path = self.output / "state.safetensors"
+        self.state_path = self.output / STATE_FILE
         if not resume and self.state_path.exists():
             raise CheckpointError(
                 f"{self.output} holds a run already; continue it with --resume, remove it, or set "

@@ -72,14 +72,14 @@ export class Stage {
     const { spans, timestep } = steps[done ? step - 1 : step];
     this.step = step;
     this.slider.value = String(step);
-    const boxes = [...this.words.children].map((w) => [w.offsetLeft, w.offsetLeft + w.offsetWidth]);
-    const origin = this.bars.offsetLeft;
+    const boxes = [...this.words.children].map((word) => word.getBoundingClientRect());
+    const origin = this.bars.getBoundingClientRect().left;
     let entities = 0;
     this.order.forEach((index, row) => {
       const span = spans[index];
       const [from, to] = done ? [span.to_start, span.to_end] : [span.start, span.end];
-      const left = boxes[this.word.get(`s${from}`)][0];
-      const right = boxes[this.word.get(`e${to}`)][1];
+      const left = boxes[this.word.get(`s${from}`)].left;
+      const right = boxes[this.word.get(`e${to}`)].right;
       const bar = this.bars.children[row];
       const kept = !done || this.found.has(`${from} ${to} ${span.label}`);
       if (span.label !== null && kept) entities += 1;

@@ -1,0 +1,215 @@
+"""Load on `diffusionner serve`: closed loops of clients, a fixed rate, or a soak.
+
+    python benchmarks/serve_load.py --model runs/small            # starts the service itself
+    python benchmarks/serve_load.py --model runs/small --soak 600
+
+1 and 64 clients, each sending its next request when it has its answer; then requests at twice the
+rate that 64 clients reached, whether answers come or not. Nine texts in ten are short (a sentence), one
+is long (twenty). Memory is that of all the service's processes, and its slope a line
+fitted through it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import numpy as np
+import psutil
+
+WORDS = (
+    "the in of and a with for was met Angela Merkel London Bank England New York Times University "
+    "California Reuters said on Monday that shares rose percent President Smith visited Berlin"
+).split()
+
+
+def texts(seed: int) -> Iterator[str]:
+    """One in ten is long, at random: clients that send theirs all at once are another test."""
+    numbers = random.Random(seed)
+
+    def sentence() -> str:
+        return " ".join(numbers.choices(WORDS, k=numbers.randint(8, 24))).capitalize() + "."
+
+    while True:
+        yield " ".join(sentence() for _ in range(20 if numbers.random() < 0.1 else 1))
+
+
+class Connection:
+    """As little of HTTP as will do: the load is to be the service's, not this script's."""
+
+    def __init__(self, url: str) -> None:
+        self.host, port = url.removeprefix("http://").split(":")
+        self.port = int(port)
+        self.streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def post(self, text: str) -> tuple[int, bytes]:
+        body = json.dumps({"texts": [text]}).encode()
+        head = "POST /v1/entities HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        if self.streams is None:
+            self.streams = await asyncio.open_connection(self.host, self.port)
+        reader, writer = self.streams
+        writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        answer = await reader.readuntil(b"\r\n\r\n")
+        length = int(re.search(rb"content-length: (\d+)", answer)[1])  # type: ignore[index]
+        return int(answer[9:12]), await reader.readexactly(length)
+
+    def close(self) -> None:
+        if self.streams is not None:
+            self.streams[1].close()
+
+
+class Counted:
+    """Answers and how long they took."""
+
+    def __init__(self) -> None:
+        self.statuses: Counter[str] = Counter()
+        self.seconds: list[float] = []
+        self.started = time.perf_counter()
+
+    async def send(self, connection: Connection, text: str) -> None:
+        began = time.perf_counter()
+        try:
+            status, body = await connection.post(text)
+        except (OSError, EOFError) as error:
+            self.statuses[type(error).__name__] += 1
+            return
+        self.statuses[str(status)] += 1
+        if status == 200:
+            assert text.encode() in body
+            self.seconds.append(time.perf_counter() - began)
+
+    def report(self, name: str) -> float:
+        elapsed = time.perf_counter() - self.started
+        rate = len(self.seconds) / elapsed
+        p50, p95, p99 = np.percentile(self.seconds or [0], [50, 95, 99]) * 1000
+        print(
+            f"{name:>24}: {rate:7.1f} answers/s, p50 {p50:6.0f} p95 {p95:6.0f} p99 {p99:6.0f} ms, "
+            f"{dict(self.statuses)}",
+            flush=True,
+        )
+        return rate
+
+
+async def closed(url: str, clients: int, seconds: float) -> float:
+    """So many clients, each waiting for its answer before it sends again."""
+    counted = Counted()
+    end = time.perf_counter() + seconds
+
+    async def one(number: int) -> None:
+        connection = Connection(url)
+        for text in texts(number):
+            if time.perf_counter() > end:
+                break
+            await counted.send(connection, text)
+        connection.close()
+
+    await asyncio.gather(*(one(number) for number in range(clients)))
+    return counted.report(f"{clients} client(s)")
+
+
+async def open_loop(url: str, rate: float, seconds: float) -> None:
+    """Requests at a fixed rate, whether answers come or not."""
+    counted = Counted()
+    running: set[asyncio.Task[None]] = set()
+    idle: list[Connection] = []
+
+    async def one(text: str) -> None:
+        connection = idle.pop() if idle else Connection(url)
+        await counted.send(connection, text)
+        idle.append(connection)
+
+    begun = time.perf_counter()
+    for number, text in enumerate(texts(7)):
+        due = begun + number / rate
+        if due > begun + seconds:
+            break
+        await asyncio.sleep(max(0, due - time.perf_counter()))
+        task = asyncio.create_task(one(text))
+        running.add(task)
+        task.add_done_callback(running.discard)
+    await asyncio.gather(*running)
+    for connection in idle:
+        connection.close()
+    counted.report(f"{rate:.0f} requests/s")
+
+
+async def soak(url: str, process: psutil.Process, clients: int, seconds: float) -> None:
+    """Memory while many clients go on."""
+    samples: list[tuple[float, float, float]] = []
+
+    async def watch() -> None:
+        while True:
+            others = sum(child.memory_info().rss for child in process.children(recursive=True))
+            samples.append((time.perf_counter(), process.memory_info().rss / 1e6, others / 1e6))
+            await asyncio.sleep(2)
+
+    watching = asyncio.create_task(watch())
+    await closed(url, clients, seconds)
+    watching.cancel()
+    times, *memories = np.array(samples).T
+    for name, memory in zip(("HTTP", "model"), memories, strict=True):
+        for part, since in (("after a fifth", seconds / 5), ("second half", seconds / 2)):
+            chosen = times > times[0] + since
+            slope = np.polyfit(times[chosen] / 60, memory[chosen], 1)[0]
+            print(
+                f"{name:>6} process(es), {part:>13}: {memory[chosen][0]:.1f} MB to "
+                f"{memory[-1]:.1f} MB, slope {slope:+.3f} MB a minute"
+            )
+
+
+@contextmanager
+def served(arguments: list[str]) -> Iterator[tuple[str, psutil.Process]]:
+    with tempfile.NamedTemporaryFile("w+") as log:
+        command = [sys.executable, "-m", "diffusionner", "serve", "--port", "0", *arguments]
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+        try:
+            while not (found := re.search(r"running on (\S+)", Path(log.name).read_text())):
+                if process.poll() is not None:
+                    sys.exit(Path(log.name).read_text())
+                time.sleep(0.1)
+            while not httpx.get(found[1] + "/readyz").is_success:
+                time.sleep(0.1)
+            yield found[1], psutil.Process(process.pid)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--model", default="en")
+    parser.add_argument("--workers", default="1")
+    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--soak", type=float, help="seconds with 64 clients, to see memory")
+    given = parser.parse_args()
+    with served(["--model", given.model, "--workers", given.workers]) as (url, process):
+        if given.soak:
+            asyncio.run(soak(url, process, 64, given.soak))
+            return
+        asyncio.run(closed(url, 4, 3))  # warm
+        one = asyncio.run(closed(url, 1, given.seconds))
+        many = asyncio.run(closed(url, 64, given.seconds))
+        print(f"{'64 clients to one':>24}: {many / one:.2f} times")
+        asyncio.run(open_loop(url, 2 * many, given.seconds))
+        metrics = httpx.get(url + "/metrics").text
+        sums = dict(
+            re.findall(r"diffusionner_(batch_(?:texts|requests)_(?:sum|count)) (\S+)", metrics)
+        )
+        print(json.dumps({name: float(value) for name, value in sums.items()}))
+
+
+if __name__ == "__main__":
+    main()

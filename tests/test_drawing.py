@@ -1,0 +1,201 @@
+"""Entities drawn as HTML and SVG."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from models import lively_model
+
+import diffusionner.service
+from diffusionner.corpus import Entity
+from diffusionner.drawing import Entities
+from diffusionner.drawing.html import page
+from diffusionner.drawing.lanes import assign, pieces
+from diffusionner.errors import WriteError
+
+TEXT = "the Bank of England\nin <b>London</b> & Köln 東京都"
+FOUND = [
+    Entity(4, 19, "ORG", 0.912, "Bank of England"),
+    Entity(12, 19, "GPE", 0.5, "England"),
+    Entity(26, 32, "GPE", 0.75, "London"),
+    Entity(44, 47, "<i>", 0.25, "東京都"),
+]
+NASTY = "</style><script>alert(1)</script> \0 \ud800 \x1b \uffff end"
+
+
+class Shown(HTMLParser):
+    """Text of the drawing, and every element that is opened."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.open: list[str] = []
+        self.text = ""
+        self.captions: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        if tag not in ("br", "meta"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] == "b":
+            self.text += data
+        elif self.open and self.open[-1] == "em":
+            self.captions.append(data)
+
+
+def test_html_has_the_text_and_the_entities():
+    html = Entities(FOUND, TEXT, ["GPE", "ORG"]).to_html()
+    shown = Shown(html)
+    assert shown.text == TEXT.replace("\n", " ")
+    assert sorted(shown.captions) == sorted(["ORG 0.91", "GPE 0.50", "GPE 0.75", "<i> 0.25"])
+    assert "4 entities" in html
+    assert '<i class="c1 s"' in html  # the second of the model's labels, beginning here
+
+
+def test_nothing_in_a_text_is_markup():
+    drawn = Entities([Entity(0, 8, NASTY, 0.5, NASTY[:8])], NASTY, [])
+    for html in (drawn.to_html(), drawn._repr_html_(), page([drawn])):
+        assert {"script", "img"}.isdisjoint(Shown(html).tags)
+    ElementTree.fromstring(drawn.to_svg())
+
+
+def test_no_entities():
+    for text in ("", "Nothing here.", " \n "):
+        assert "no entities" in Entities([], text).to_html()
+        ElementTree.fromstring(Entities([], text).to_svg())
+
+
+def test_svg_is_one_picture_of_all():
+    svg = Entities(FOUND, TEXT, ["GPE", "ORG"]).to_svg()
+    root = ElementTree.fromstring(svg)
+    name = "{http://www.w3.org/2000/svg}"
+    texts = [node.text for node in root.iter(f"{name}text")]
+    assert "ORG 0.91" in texts and "<i> 0.25" in texts
+    assert "the Bank of England" in texts
+    assert len(list(root.iter(f"{name}rect"))) == 1 + len(FOUND)
+
+
+def test_a_page_that_can_do_nothing():
+    html = page([Entities(FOUND, TEXT), Entities([], "Nothing.")])
+    assert "default-src 'none'" in html
+    assert html.count("<figure") == 2
+    assert not re.search(r"<script|https?://|style=", html)
+
+
+def test_files(tmp_path):
+    drawn = Entities(FOUND, TEXT)
+    drawn.to_html(tmp_path / "a.html")
+    drawn.to_svg(tmp_path / "a.svg")
+    assert (tmp_path / "a.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert (tmp_path / "a.svg").read_text(encoding="utf-8").startswith("<svg")
+    with pytest.raises(WriteError, match="cannot write"):
+        drawn.to_html(tmp_path / "no" / "a.html")
+
+
+def test_what_models_return(encoder_folder):
+    ner = lively_model(encoder_folder)
+    text = "Ada Lovelace met Charles Babbage."
+    found = ner(text)
+    assert isinstance(found, list) and isinstance(found, Entities)
+    assert found.text == text and found.labels == ner.labels
+    assert Shown(found.to_html()).text == text
+    again = pickle.loads(pickle.dumps(found))
+    assert again == found and again.text == text
+    words = text[:-1].split()
+    (found,) = ner.predict_tokens([words])
+    assert Shown(found.to_html()).text == " ".join(words)
+    assert len(Shown(found.to_html()).captions) == len(found)
+    (given,) = ner.predict_tokens([words], from_spans=[[(0, 2)]])
+    assert Shown(given.to_html()).text == " ".join(words)
+
+
+def test_predict_writes_a_page(cli, folder, tmp_path):
+    target = tmp_path / "found.html"
+    done = cli("predict", "--model", folder, "--html", target, "Ada met <b>Charles</b>.", "Second.")
+    assert done.status == 0
+    html = target.read_text(encoding="utf-8")
+    assert html.count("<figure") == 2 and "&lt;b&gt;" in html
+    lines = tmp_path / "in.jsonl"
+    lines.write_text('{"text": "Third."}\n{"tokens": ["Fourth", "one"]}\n')
+    done = cli("predict", "--model", folder, "--input", lines, "--html", target)
+    assert done.status == 0 and len(done.records) == 2
+    assert "Fourth" in target.read_text(encoding="utf-8")
+
+
+spans = st.lists(
+    st.tuples(st.integers(0, 30), st.integers(1, 12)).map(lambda s: (s[0], s[0] + s[1])),
+    max_size=12,
+)
+
+
+@given(spans)
+@settings(max_examples=100, deadline=None)
+def test_no_two_in_one_lane_overlap(found):
+    lanes = assign(found)
+    for i, (one, lane) in enumerate(zip(found, lanes, strict=True)):
+        for other, its in zip(found[:i], lanes[:i], strict=True):
+            assert lane != its or one[1] <= other[0] or other[1] <= one[0]
+    if found:
+        shortest = min(end - start for start, end in found)
+        assert any(
+            e - s == shortest and lane == 0 for (s, e), lane in zip(found, lanes, strict=True)
+        )
+
+
+@given(st.text("ab \n𝔘", max_size=50), spans)
+@settings(max_examples=100, deadline=None)
+def test_pieces_are_the_whole_text(text, found):
+    entities = [Entity(s, e, "X") for s, e in found if e <= len(text)]
+    cut = list(pieces(text, entities))
+    assert "".join(text[start:end] for start, end in cut) == text
+    edges = {0, len(text)} | {at for piece in cut for at in piece}
+    assert {at for e in entities for at in (e.start, e.end)} <= edges
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no node: install Debian's 'nodejs'")
+def test_the_pages_script_draws_the_same(tmp_path):
+    """lanes.js is a copy of lanes.py in another language, and must stay one."""
+    script = Path(diffusionner.service.__file__).parent / "page" / "lanes.js"
+    shutil.copy(script, tmp_path / "lanes.mjs")
+    cases = [
+        (
+            "the Bank of England in London, England",
+            [(4, 19), (12, 19), (0, 19), (23, 38), (23, 29)],
+        ),
+        ("𝔘𝔫𝔦 of 日本 x\n\ny ", [(0, 3), (0, 9), (7, 9), (10, 11), (2, 8)]),
+        ("one", []),
+    ]
+    (tmp_path / "run.mjs").write_text(
+        """import { assign, inUnits, pieces } from "./lanes.mjs";
+        const cases = JSON.parse(process.argv[2]);
+        console.log(JSON.stringify(cases.map(([text, spans]) => {
+          const units = inUnits(text, spans.map(([start, end]) => ({ start, end })));
+          return [assign(units), pieces(text, units).map(([s, e]) => text.slice(s, e))];
+        })));"""
+    )
+    command = ["node", str(tmp_path / "run.mjs"), json.dumps(cases)]
+    done = subprocess.run(command, capture_output=True, check=True, text=True)
+    for (text, found), (lanes, cut) in zip(cases, json.loads(done.stdout), strict=True):
+        assert lanes == assign([_in_units(text, s) for s in found])
+        assert cut == [text[s:e] for s, e in pieces(text, [Entity(*s, "X") for s in found])]
+
+
+def _in_units(text: str, span: tuple[int, int]) -> tuple[int, int]:
+    start, end = (len(text[:at].encode("utf-16-le")) // 2 for at in span)
+    return start, end
