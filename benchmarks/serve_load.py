@@ -4,9 +4,8 @@
     python benchmarks/serve_load.py --model runs/small --soak 600
 
 1 and 64 clients, each sending its next request when it has its answer; then requests at twice the
-rate that 64 clients reached, whether answers come or not. Nine texts in ten are short (a sentence), one
-is long (twenty). Memory is that of all the service's processes, and its slope a line
-fitted through it.
+rate that 64 clients reached, whether answers come or not. Nine texts in ten are short (a sentence),
+one is long (twenty). Memory is resident memory, its slope that of a line fitted through it.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ def test_a_card_is_written(ner, cli, tmp_path):
     for label, row in expected["per_type"].items():
         assert f"| {label} | {100 * row['precision']:.2f} | {100 * row['recall']:.2f} |" in text
     assert f"| expected error | {expected['calibration_error']:.3f} |" in text
-    assert "the first 8 sentences" in text and "only PER (20 sentences" in text
+    assert "on 8 sentences" in text and "only PER (20 sentences" in text
     for said in (ABOUT["use"], ABOUT["limits"], ABOUT["training"]):
         assert said in text
     assert text.count("\n| candidates | ") == text.count("\n| noise | ") == 2
@@ -201,7 +201,7 @@ def test_a_model_without_initializer_starts_from_noise(encoder_folder, cli, tmp_
     text = (tmp_path / "plain" / CARD).read_text(encoding="utf-8")
     assert "| candidates |" not in text and text.count("\n| noise | ") == 2
     assert "| MB of resident memory then | 321 |" in text
-    assert "the first 8 sentences" in text and "--data" not in text
+    assert "on 8 sentences" in text and "--data" not in text
 
 
 def test_curves_and_seeds_are_what_they_say(ner, tmp_path, quick_start, cli):

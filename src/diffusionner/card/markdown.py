@@ -85,7 +85,7 @@ def _curves(figures: Figures) -> str:
     mean, deviation = spread(figures.seeds)
     return "\n\n".join(
         [
-            f"## Steps, spans and noise\nF1 on the first {figures.curve_sentences} sentences of "
+            f"## Steps, spans and noise\nF1 on {figures.curve_sentences} sentences of "
             "dev, one setting changed at a time.",
             _curve("steps γ", STEPS, figures.steps),
             _curve("spans K", SPANS, figures.spans),

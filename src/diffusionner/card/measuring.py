@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from diffusionner.bench import machine
+from diffusionner.bench import machine, sample
 from diffusionner.bench.timing import Tell, interleave
 from diffusionner.card import startup
 from diffusionner.card.about import About
@@ -70,7 +70,8 @@ def measure(
         name: model.measure(ner, sentences, (name, folder.name), Resampling(), partial(tell, name))
         for name, sentences in corpora.items()
     }
-    some = corpora[about.dev.name][:most]
+    dev = corpora[about.dev.name]
+    some = dev if most is None else sample.draw(dev, min(most, len(dev)))
     starts = ("candidates", "noise") if ner.settings.decoder.initializer else ("noise",)
 
     def curve(what: str, values: Sequence[Any], start: str) -> list[float]:
