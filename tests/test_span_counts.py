@@ -68,7 +68,7 @@ class Recording:
     ) -> Callable[[], np.ndarray]:
         assert slots.dtype == bool and (given is None or given.shape == (*slots.shape, 2))
         self.seen.append((batch.lengths, slots))
-        return lambda: np.full((*slots.shape, 5), -1.0)
+        return lambda: np.full((*slots[:, None].shape, 5), -1.0)
 
 
 @pytest.fixture(scope="module")
