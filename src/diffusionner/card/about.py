@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from diffusionner import formats
 from diffusionner.corpus import Sentence
 from diffusionner.data import merging
@@ -54,12 +52,7 @@ def read_about(path: Path, folder: Path | None = None) -> About:
 
     Wrong or missing keys are a DataError.
     """
-    try:
-        given = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} is not YAML: {error}") from error
+    given = merging.read_yaml(path)
     keys = {*TEXTS, *LISTS, "dev", "tests"}
     if not isinstance(given, dict) or given.keys() != keys:
         wrong = ", ".join(sorted(keys ^ given.keys())) if isinstance(given, dict) else "all of them"

@@ -72,7 +72,7 @@ def annotate(
 
     * `diffusionner annotate corpus.jsonl annotated.jsonl`
 
-    * `diffusionner annotate "news/**/*.txt.gz" annotated.parquet --model bio`
+    * `diffusionner annotate "news/**/*.txt.gz" annotated.parquet --model runs/model`
 
     * `zcat corpus.txt.gz | diffusionner annotate - - | jq .entities`
     """

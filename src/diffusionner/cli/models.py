@@ -20,8 +20,8 @@ def models(
 ) -> None:
     """List the models that come with the package.
 
-    Their names serve wherever a model is asked for: `--model bio`, `encoder.name=bio` to train on
-    from it, `DiffusionNER.from_pretrained("bio")`. The card of a model says what it was trained
+    Their names serve wherever a model is asked for: `--model en`, `encoder.name=en` to train on
+    from it, `DiffusionNER.from_pretrained("en")`. The card of a model says what it was trained
     on, under which licence, how good it is and where it is not.
 
     Examples:

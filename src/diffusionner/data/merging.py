@@ -34,14 +34,19 @@ class Part:
     after: int = 0  # or what comes after so many
 
 
-def read_recipe(path: Path, folder: Path | None = None) -> list[Part]:
-    """A YAML file with `sources`; their files count from the folder, or from its own."""
+def read_yaml(path: Path) -> Any:
+    """What a YAML file holds."""
     try:
-        given = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise DataError(f"{path} is not YAML: {error}") from error
+
+
+def read_recipe(path: Path, folder: Path | None = None) -> list[Part]:
+    """A YAML file with `sources`; their files count from the folder, or from its own."""
+    given = read_yaml(path)
     sources = given.get("sources") if isinstance(given, dict) else None
     if not isinstance(sources, list) or not sources:
         raise DataError(f"{path} has no list 'sources'; write {_EXAMPLE}")

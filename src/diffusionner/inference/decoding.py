@@ -47,16 +47,17 @@ def deduplicate(
     # One stable sort by a whole number: sorting by probabilities as well takes ten times as long.
     order = np.argsort(span * table.shape[1] + step, kind="stable")
     order = order[owned[order]]
+    if not len(order):
+        return []
     steps = _runs(span[order] * table.shape[1] + step[order])
     votes = np.diff(np.append(steps, len(order)))
     best = order[_best_of(steps, type_p[order], total[order])]  # of each span and step
     spans = _runs(span[best])
     kept = best[_best_of(spans, type_p[best])]  # from the step that is surest of the type
-    if len(kept):
-        total = np.add.reduceat(total[best], spans) / np.diff(np.append(spans, len(best)))
-        votes = np.maximum.reduceat(votes, spans)
-    passed = total[: len(kept)] >= judge.least.min()
-    kept, total, votes = kept[passed], total[: len(kept)][passed], votes[passed]
+    total = np.add.reduceat(total[best], spans) / np.diff(np.append(spans, len(best)))
+    votes = np.maximum.reduceat(votes, spans)
+    passed = total >= judge.least.min()
+    kept, total, votes = kept[passed], total[passed], votes[passed]
     sentences = windows.sentence[chosen][row[kept]]
     columns = (
         left[kept], right[kept], kind[kept].astype(np.int64), total, judge.scores(total), votes,
@@ -74,8 +75,6 @@ def _runs(values: np.ndarray) -> np.ndarray:
 
 def _best_of(starts: np.ndarray, *values: np.ndarray) -> np.ndarray:
     """Of each run the place of its largest value, equal ones told apart by the next values."""
-    if not len(starts):
-        return starts
     count = len(values[0])
     run = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, count)))
     places = np.arange(count)
