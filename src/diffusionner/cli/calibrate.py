@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 
 def calibrate(
     output: Annotated[Path, typer.Argument(help="Folder to write.")],
-    data: Annotated[Path, typer.Option("--data", help="Labelled corpus to fit the scores on.")],
+    data: Annotated[
+        Path | None, typer.Option("--data", help="Labelled corpus to fit the scores on.")
+    ] = None,
+    scores_of: Annotated[
+        str | None,
+        typer.Option("--scores-of", help="Take over the scores of this model instead."),
+    ] = None,
     model: options.Model = DEFAULT,
     format: Format = None,
     device: options.Device = None,
@@ -30,9 +36,42 @@ def calibrate(
 
     Training does this on its dev corpus. Elsewhere the same model may be right more or less often
     than its scores say; some hundred labelled sentences mend that, and no weight changes.
+    A model trained on all there is, dev included, has nothing left to fit scores on: it can take
+    those of one that was trained in the same way without dev.
 
-    Example: `diffusionner calibrate runs/mine --model runs/model --data dev.jsonl`
+    Examples:
+
+    - `diffusionner calibrate runs/mine --model runs/model --data dev.jsonl`
+    - `diffusionner calibrate runs/mine --model runs/all --scores-of runs/without-dev`
     """
+    if (data is None) == (scores_of is None):
+        raise typer.BadParameter("give either --data or --scores-of")
+    if data is None:
+        calibration = _scores_of(str(scores_of), model)
+    else:
+        calibration = _fitted(output, data, model, format, device)
+    _write(output, registry.find(model), calibration)
+    for label, threshold in calibration.thresholds.items():
+        typer.echo(f"  {label}: from {threshold:.2f}")
+
+
+def _scores_of(other: str, model: str) -> Calibration:
+    from diffusionner.errors import CheckpointError
+    from diffusionner.inference.calibration import load_calibration
+    from diffusionner.model_folder import read_config
+
+    source, target = registry.find(other), registry.find(model)
+    calibration = load_calibration(source)
+    if calibration is None:
+        raise CheckpointError(f"{other}: no scores were fitted for it; fit some with --data")
+    if read_config(source)["labels"] != read_config(target)["labels"]:
+        raise CheckpointError(f"{other} has other types than {model}: its scores do not fit")
+    return calibration
+
+
+def _fitted(
+    output: Path, data: Path, model: str, format: str | None, device: str | None
+) -> Calibration:
     from rich.console import Console
 
     from diffusionner import formats
@@ -60,16 +99,13 @@ def calibrate(
     totals, right, _ = outcomes(sentences, found, ner.labels)
     before = expected_calibration_error(ner.judge(ner.settings.inference).scores(totals), right)
     after = expected_calibration_error(calibration.scores(totals), right)
-    _write(output, registry.find(model), calibration)
-    console = Console()
-    console.print(
+    Console().print(
         f"{output}: expected calibration error on {data}, over all candidates: {before:.3f} before,"
         f" {after:.3f} after",
         highlight=False,
         soft_wrap=True,
     )
-    for label, threshold in calibration.thresholds.items():
-        console.print(f"  {label}: from {threshold:.2f}", highlight=False)
+    return calibration
 
 
 def _write(output: Path, source: Path, calibration: Calibration) -> None:
