@@ -17,6 +17,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from diffusionner.corpus import Sentence, looked_for
+from diffusionner.padding import cheapest_cuts
 from diffusionner.settings import EncoderSettings
 from diffusionner.subwords import SubwordTokenizer
 
@@ -184,22 +185,22 @@ class EncodedCorpus:
         subwords = self.windows.piece_end - self.windows.piece_start
         return np.resize([subwords.argmax(), self.windows.words.argmax()], size)
 
-    def sorted_batches(self, size: int, sentences: Sequence[int]) -> Iterator[np.ndarray]:
+    def sorted_batches(
+        self, size: int, sentences: Sequence[int], subword_step: int = 1
+    ) -> Iterator[np.ndarray]:
         """Windows of the given sentences in batches of similar length, for inference.
 
-        A batch takes as many subwords, padding included, as `size` windows of average length do.
+        A batch takes at most as many subwords, padding included, as `size` windows of average
+        length do.
         """
         windows = np.flatnonzero(np.isin(self.windows.sentence, sentences))
         sizes = (self.windows.piece_end - self.windows.piece_start)[windows]
+        sizes += self.tokenizer.special_count
+        sizes = -(-sizes // subword_step) * subword_step
         order = np.argsort(sizes, kind="stable")
-        windows, sizes = windows[order], sizes[order] + self.tokenizer.special_count
-        budget = size * sizes.mean() if len(sizes) else 0
-        start = 0
-        while start < len(windows):
-            padded = sizes[start:] * np.arange(1, len(sizes) - start + 1)
-            count = max(1, int(np.searchsorted(padded, budget, "right")))
-            yield windows[start : start + count]
-            start += count
+        if len(order):
+            cuts = cheapest_cuts(sizes[order], size * sizes.mean())
+            yield from np.split(windows[order], cuts[1:-1])
 
     def shuffled_batches(self, size: int, seed: int, epoch: int) -> list[np.ndarray]:
         """A pure function of seed and epoch: batches of similar length in random order.

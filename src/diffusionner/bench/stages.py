@@ -107,9 +107,10 @@ def _pass(
     with clock.stage("tokenise"):
         corpus = EncodedCorpus(sentences, ner.subwords, ner.settings.encoder)
     collected: dict[int, list[Found]] = {number: [] for number in range(len(sentences))}
-    for chosen in corpus.sorted_batches(batch_size, range(len(sentences))):
+    step = ner.engine.subword_step
+    for chosen in corpus.sorted_batches(batch_size, range(len(sentences)), step):
         with clock.stage("collate"):
-            arrays = corpus.batch(chosen, ner.engine.subword_step)
+            arrays = corpus.batch(chosen, step)
             slots = span_slots(span_counts(arrays.lengths, spans))
             keys = mix_keys(arrays.keys, inference.seed)
             noise = gaussian_noise(mix_keys(keys, 0), 1, slots.shape[1], 2)

@@ -7,19 +7,22 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from diffusionner.batching import EncodedCorpus
+from diffusionner.batching import Batch
 from diffusionner.bench import sample
 from diffusionner.bench.subjects import Subject
 from diffusionner.bench.timing import Summary, Tell, interleave, percentile, synchronise, timed
 from diffusionner.corpus import Sentence
+from diffusionner.inference.engine import Engine
 from diffusionner.inference.onnx_engine import OnnxEngine, encoder_inputs
 from diffusionner.inference.pipeline import DiffusionNER
 from diffusionner.inference.torch_engine import TorchEngine
 from diffusionner.model import DenoisingNetwork
 from diffusionner.model.tensors import to_device
+from diffusionner.settings import InferenceSettings
 
 ENCODER, WORDS, TEXT = "encoder alone", "words to entities", "text to entities"
 
@@ -181,16 +184,13 @@ def words_task(
 def encoder_task(
     loaded: Loaded, sentences: Sequence[Sentence], batch_size: int
 ) -> Callable[[], object]:
-    """The pretrained transformer alone on sorted batches that are on the device already.
+    """The pretrained transformer alone on the batches that words to entities has, which are on the
+    device already.
 
     In bf16 its weights are, too: nothing is converted meanwhile. Of an exported model it is the
     graph that runs once per sentence, which has the layers above the transformer in it.
     """
-    corpus = EncodedCorpus(sentences, loaded.ner.subwords, loaded.ner.settings.encoder)
-    batches = [
-        corpus.batch(chosen, loaded.ner.engine.subword_step)
-        for chosen in corpus.sorted_batches(batch_size, range(len(sentences)))
-    ]
+    batches = _batches(loaded.ner, sentences, batch_size)
     engine = loaded.ner.engine
     if isinstance(engine, OnnxEngine):
         feeds = [encoder_inputs(batch) for batch in batches]
@@ -210,6 +210,37 @@ def encoder_task(
             transformer(**inputs)
 
     return run
+
+
+class _Recorder:
+    """An engine that keeps the batches it is given and finds nothing in them."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.labels = engine.labels
+        self.subword_step = engine.subword_step
+        self.batches: list[Batch[np.ndarray]] = []
+
+    def reverse(
+        self,
+        batch: Batch[np.ndarray],
+        settings: InferenceSettings,
+        slots: np.ndarray,
+        given: np.ndarray | None = None,
+        start: int | None = None,
+    ) -> Callable[[], np.ndarray]:
+        self.batches.append(batch)
+        return lambda: np.full((*slots.shape[:1], 1, slots.shape[1], 5), -1.0)
+
+
+def _batches(
+    ner: DiffusionNER, sentences: Sequence[Sentence], batch_size: int
+) -> list[Batch[np.ndarray]]:
+    """Those of words to entities, in their order."""
+    recorder = _Recorder(ner.engine)
+    noting = DiffusionNER(recorder, ner.subwords, ner.settings, ner.calibration)
+    words, docs = [s.words for s in sentences], [s.doc for s in sentences]
+    noting.predict_tokens(words, docs, batch_size=batch_size)
+    return recorder.batches
 
 
 def transformer_inputs(subwords: Tensor, attention: Tensor) -> dict[str, Tensor]:

@@ -103,7 +103,9 @@ def predict_each(
             yield unfinished.popleft().result(judge, settings.overlap)
 
     for task in tasks:
-        batches = list(task.corpus.sorted_batches(settings.batch_size, task.sentences))
+        batches = list(
+            task.corpus.sorted_batches(settings.batch_size, task.sentences, engine.subword_step)
+        )
         task.found = {number: [] for number in task.sentences}
         task.left = len(batches)
         unfinished.append(task)
