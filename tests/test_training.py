@@ -21,6 +21,7 @@ from diffusionner.model.tensors import to_tensors
 from diffusionner.settings import Settings
 from diffusionner.training import trainer
 from diffusionner.training.data import load_data
+from diffusionner.training.optimisation import REACH
 from diffusionner.training.trainer import Outcome, Trainer, train
 
 
@@ -208,8 +209,9 @@ def test_averaged_weights_are_what_is_saved(tiny_settings, monkeypatch):
     settings = tiny_settings.override([f"training.ema={decay}", "data.dev_from_train=0"])
     train(settings)
     expected = seen[0]
-    for weight in seen[1:]:
-        expected = decay * expected + (1 - decay) * weight
+    for step, weight in enumerate(seen[1:], 1):
+        kept = min(decay, step / (step + REACH))
+        expected = kept * expected + (1 - kept) * weight
     saved = weights_of(settings)
     torch.testing.assert_close(saved["decoder.left.output.weight"], expected)
     assert (saved["decoder.left.output.weight"] - seen[-1]).abs().max() > 1e-4

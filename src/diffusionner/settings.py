@@ -112,7 +112,9 @@ class TrainingSettings:
     warmup: float = setting(0.1, "Share of a phase's updates spent on linear warm-up.", 0.0, 1.0)
     weight_decay: float = setting(0.1, "AdamW weight decay.", 0.0)
     clip: float = setting(1.0, "Largest gradient norm.", 0.0)
-    ema: float = setting(0.0, "Decay of the averaged weights (0 = none).", 0.0, 0.99999)
+    ema: float = setting(
+        0.0, "Decay of the averaged weights (0 = none); less at first.", 0.0, 0.99999
+    )
     draws: int = setting(1, "Independent noise draws per encoded sentence.", 1)
     matches_per_entity: int = setting(
         1, "Noisy spans matched to each entity (1: the paper; 0: as many as fit into K).", 0

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from diffusionner.model import DenoisingNetwork
 from diffusionner.settings import TrainingSettings
+
+# Averaged weights reach back over one in so many of the updates so far at most: without it a run of
+# some hundred updates would end as an average of its beginnings.
+REACH = 4
 
 
 @dataclass(frozen=True)
@@ -61,3 +66,19 @@ def set_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
             group["lr"].fill_(rate)
         else:
             group["lr"] = rate
+
+
+def share_of_new(decay: float, step: int) -> float:
+    """Weight of the newest weights in the average; all at the first update (step 0)."""
+    return 1 - min(decay, step / (step + REACH))
+
+
+def average_towards(
+    parameters: Sequence[torch.Tensor], average: torch.nn.Module, share: torch.Tensor
+) -> None:
+    """Move averaged weights by that share of the way to the newest. share: a scalar."""
+    averaged: list[torch.Tensor] = list(average.parameters())
+    with torch.no_grad():
+        apart = torch._foreach_sub(list(parameters), averaged)
+        torch._foreach_mul_(apart, share)
+        torch._foreach_add_(averaged, apart)

@@ -16,7 +16,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel
 
 from diffusionner import checkpoint
 from diffusionner.batching import Batch, EncodedCorpus
@@ -44,7 +44,13 @@ from diffusionner.settings import Settings
 from diffusionner.training.data import load_data
 from diffusionner.training.graphs import BUCKETS, GraphedStep, GraphedUpdate
 from diffusionner.training.objective import DenoisingObjective, NoisySpans, NotFinite
-from diffusionner.training.optimisation import Phases, build_optimizer, set_rate
+from diffusionner.training.optimisation import (
+    Phases,
+    average_towards,
+    build_optimizer,
+    set_rate,
+    share_of_new,
+)
 from diffusionner.training.reporter import Reporter
 from diffusionner.training.selection import best_phi, f1_of
 from diffusionner.training.state import Progress, load_state, save_state
@@ -123,6 +129,8 @@ class Trainer:
         self.average: AveragedModel | None = None
         if settings.training.ema:
             self.average = AveragedModel(self.network)
+        # On the device, as the learning rates are: an update may be a recorded graph.
+        self.share_of_new = torch.zeros((), device=self.device)
         self.progress = Progress(fingerprint=self._fingerprint())
         if resume:
             self.progress = load_state(
@@ -263,6 +271,7 @@ class Trainer:
         # Dropout: a function of the step, so that a resumed run repeats it.
         torch.manual_seed(_seed(training.seed, epoch, number, rank))
         set_rate(self.optimizer, self.phases.factor(self.progress.step))
+        self.share_of_new.fill_(share_of_new(training.ema, self.progress.step))
         try:
             losses = [
                 self._gradients(model, micro, last=i + 1 == len(prepared))
@@ -295,10 +304,7 @@ class Trainer:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=self.graphed is None)
         if self.average is not None:
-            # The average starts with the weights after the first update.
-            decay = self.settings.training.ema if self.progress.step else 0.0
-            blend = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
-            blend(list(self.average.module.parameters()), self.parameters, None)
+            average_towards(self.parameters, self.average.module, self.share_of_new)
 
     def _check_finite(self, epoch: int, number: int) -> None:
         if not torch.isfinite(self.last_loss):
