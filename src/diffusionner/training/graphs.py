@@ -21,7 +21,7 @@ from diffusionner.training.objective import DenoisingObjective, NoisySpans, Step
 
 # Subwords, words, entities and characters of a batch are padded to multiples of these, to have few
 # shapes.
-BUCKETS = (64, 16, 16, 32)
+BUCKETS = (32, 16, 16, 32)
 SPARE = 0.3  # share of the GPU's memory that must be free to record one more shape
 
 
