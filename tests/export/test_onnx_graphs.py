@@ -125,7 +125,35 @@ def test_int8_weights_leave_room_for_sums(int8):
         arrays = {one.name: onnx.numpy_helper.to_array(one) for one in graph.initializer}
         for node in graph.node:
             if node.op_type == "MatMulIntegerToFloat":
-                assert 255 * 2 * int(np.abs(arrays[node.input[1]].astype(int)).max()) < 2**15
+                weights = arrays[node.input[1]].astype(int)
+                for part in (weights.clip(0), weights.clip(max=0)):
+                    sums = np.add.reduceat(part, np.arange(0, len(part), 2))
+                    assert 255 * np.abs(sums).max() < 2**15
+
+
+def test_int8_factors_take_nothing_away(int8, exported):
+    """Where channels are divided by factors, the rows of the weights are multiplied by them."""
+    divided = 0
+    for name in GRAPHS:
+        before, after = (onnx.load(folder / name).graph for folder in (exported, int8))
+        arrays, rounded = (
+            {one.name: onnx.numpy_helper.to_array(one) for one in graph.initializer}
+            for graph in (before, after)
+        )
+        factors = {
+            f"{node.input[0]}_uint8": 1 / rounded[node.input[1]]
+            for node in after.node
+            if node.output[0].endswith("_even")
+        }
+        for node in after.node:
+            if node.op_type == "MatMulIntegerToFloat" and node.input[0] in factors:
+                divided += 1
+                integers, steps = rounded[node.input[1]], rounded[node.input[3]]
+                source = node.input[0].removesuffix("_uint8")
+                weight = node.input[1].removeprefix(f"{source}_").removesuffix("_int8")
+                wanted = arrays[weight] * factors[node.input[0]][:, None]
+                assert np.abs(integers * steps - wanted).max() < 0.51 * steps.max()
+    assert divided > 3
 
 
 def test_int8_states_do_not_depend_on_the_batch(int8, rich, sentences):

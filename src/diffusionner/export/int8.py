@@ -3,13 +3,13 @@
 ONNX Runtime's dynamic quantisation takes the range of a matrix product's input from the batch at
 hand, so that an entity may depend on the sentences beside it. Here the ranges are those met on a
 sample of sentences: a sentence gives the same alone and in any batch, and no time goes into looking
-for them. LSTM and attention scores stay in float32.
+for them. rounding.py says how the steps are chosen. LSTM and attention scores stay in float32.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,15 +19,13 @@ from diffusionner.batching import EncodedCorpus
 from diffusionner.corpus import Sentence
 from diffusionner.diffusion import gaussian_noise, mix_keys
 from diffusionner.diffusion.span_counts import AUTO, span_counts
+from diffusionner.export.rounding import InputSteps, Met, choose_steps, round_weights
 from diffusionner.inference.onnx_engine import OnnxEngine, candidates, encoder_inputs
 from diffusionner.inference.pipeline import DiffusionNER
 from diffusionner.model_folder import DENOISER_FILE, ENCODER_FILE
 
 Feed: TypeAlias = dict[str, Any]  # a graph's inputs by name
 SAMPLE = 256  # sentences that the ranges are taken from
-
-# Weights of 7 bits: on processors without VNNI, sums of two 8-bit products overflow 16 bits.
-WEIGHT_STEPS = 63
 LEAST_COLUMNS = 16  # narrower products are faster in float32
 LEAST_TABLE = 65_536  # numbers of an embedding table that is worth rounding
 
@@ -81,9 +79,12 @@ def _rewrite(path: Path, feeds: Iterable[Feed]) -> None:
         if node.op_type == "MatMul" and _is_wide(weights.get(node.input[1]))
     ]
     rewriter = _Rewriter(graph)
-    ranges = _ranges(model, {node.input[0] for node in products}, feeds)
-    for name, (low, high) in ranges.items():
-        rewriter.quantise_input(name, low, high)
+    weights_of: dict[str, list[np.ndarray]] = {}  # by the input that they are multiplied with
+    for node in products:
+        weights_of.setdefault(node.input[0], []).append(rewriter.arrays[node.input[1]])
+    sizes = {name: len(matrices[0]) for name, matrices in weights_of.items()}
+    for name, met in _watch(model, sizes, feeds).items():
+        rewriter.steps[name] = choose_steps(met, np.concatenate(weights_of[name], 1))
     for node in products:
         rewriter.quantise_product(node)
     for node in graph.node:
@@ -99,12 +100,12 @@ def _is_wide(weight: Any) -> bool:
     return weight is not None and len(weight.dims) == 2 and weight.dims[1] >= LEAST_COLUMNS
 
 
-def _ranges(model: Any, names: set[str], feeds: Iterable[Feed]) -> dict[str, tuple[float, float]]:
-    """Least and largest number met in each of the tensors."""
+def _watch(model: Any, sizes: Mapping[str, int], feeds: Iterable[Feed]) -> dict[str, Met]:
+    """What is met in each of the tensors, given how many channels it has."""
     import onnx
     import onnxruntime
 
-    ordered = sorted(names)
+    ordered = sorted(sizes)
     watched = onnx.ModelProto()
     watched.CopyFrom(model)
     del watched.graph.output[:]
@@ -114,12 +115,12 @@ def _ranges(model: Any, names: set[str], feeds: Iterable[Feed]) -> dict[str, tup
     session = onnxruntime.InferenceSession(
         watched.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    low, high = np.zeros(len(ordered)), np.zeros(len(ordered))  # zero itself must be exact
+    met = {name: Met(sizes[name]) for name in ordered}
     for feed in feeds:
         found = session.run(ordered, {one.name: feed[one.name] for one in session.get_inputs()})
-        low = np.minimum(low, [one.min() for one in found])
-        high = np.maximum(high, [one.max() for one in found])
-    return dict(zip(ordered, zip(low.tolist(), high.tolist(), strict=True), strict=True))
+        for name, tensor in zip(ordered, found, strict=True):
+            met[name].add(tensor)
+    return met
 
 
 class _Rewriter:
@@ -137,44 +138,49 @@ class _Rewriter:
         self.reads = Counter(name for node in graph.node for name in node.input)
         self.reads.update(one.name for one in graph.output)
         self.rounded: set[str] = set()  # inputs
-        self.scales: dict[str, tuple[str, str]] = {}
+        self.steps: dict[str, InputSteps] = {}
 
     def add(self, name: str, array: Any) -> str:
         self.added[name] = np.asarray(array)
         return name
-
-    def quantise_input(self, name: str, low: float, high: float) -> None:
-        scale = max(high - low, 1e-6) / 255
-        self.scales[name] = (
-            self.add(f"{name}_scale", np.float32(scale)),
-            self.add(f"{name}_zero", np.uint8(round(-low / scale))),
-        )
 
     def quantise_product(self, node: Any) -> None:
         """MatMul and the Add of a bias behind it."""
         from onnx import helper
 
         source, weight = node.input
-        scale, zero = self.scales[source]
-        rounded = f"{weight}_int8"
+        # Another input has other factors.
+        rounded, of_column = f"{source}_{weight}_int8", f"{source}_{weight}_scale"
         if rounded not in self.added:
-            matrix = self.arrays[weight]
-            steps = np.maximum(np.abs(matrix).max(0), 1e-9) / WEIGHT_STEPS  # one per column
-            self.add(rounded, np.rint(matrix / steps).astype(np.int8))
-            self.add(f"{weight}_scale", steps.astype(np.float32))
+            matrix = self.arrays[weight] * self.steps[source].factors[:, None]
+            for name, array in zip((rounded, of_column), round_weights(matrix), strict=True):
+                self.add(name, array)
         output, bias = node.output[0], self._bias(node.output[0])
-        inputs = [f"{source}_uint8", rounded, scale, f"{weight}_scale", zero, ""]
+        nodes = [] if source in self.rounded else self._quantise_input(source)
+        scale, zero = f"{source}_scale", f"{source}_zero"
+        inputs = [f"{source}_uint8", rounded, scale, of_column, zero, ""]
         result = output
         if bias is not None:
             inputs.append(bias)
             result = self.readers[output].output[0]
             self.dropped.add(result)
-        nodes = [helper.make_node("MatMulIntegerToFloat", inputs, [result], domain="com.microsoft")]
-        if source not in self.rounded:
-            self.rounded.add(source)
-            target = [f"{source}_uint8"]
-            nodes.insert(0, helper.make_node("QuantizeLinear", [source, scale, zero], target))
-        self.replaced[output] = nodes
+        product = helper.make_node("MatMulIntegerToFloat", inputs, [result], domain="com.microsoft")
+        self.replaced[output] = [*nodes, product]
+
+    def _quantise_input(self, name: str) -> list[Any]:
+        from onnx import helper
+
+        self.rounded.add(name)
+        steps = self.steps[name]
+        scale = self.add(f"{name}_scale", np.float32(steps.step))
+        zero = self.add(f"{name}_zero", np.uint8(steps.zero))
+        nodes, evened = [], name
+        if (steps.factors != 1).any():
+            evened = f"{name}_even"
+            inverse = self.add(f"{name}_factors", 1 / steps.factors)
+            nodes.append(helper.make_node("Mul", [name, inverse], [evened]))
+        target = [f"{name}_uint8"]
+        return [*nodes, helper.make_node("QuantizeLinear", [evened, scale, zero], target)]
 
     def _bias(self, output: str) -> str | None:
         """The vector that is added to a product and to nothing else."""
