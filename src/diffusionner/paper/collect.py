@@ -77,6 +77,11 @@ class Shelf:
         records.write(self.output, Record(job.id, {**values, "points": points}))
         path.unlink()
 
+    def count_points(self, job: Job) -> int:
+        """Those measured that are not in the record yet."""
+        path = self.folder(job) / POINTS
+        return sum("point" in line for line in _json_lines(path)) if path.exists() else 0
+
     def keep_bench(self, job: Job) -> None:
         """The record of a shape, from what `diffusionner bench` wrote."""
         found = json.loads((self.folder(job) / BENCH).read_text(encoding="utf-8"))
@@ -96,7 +101,7 @@ class Shelf:
             **_about(job),
             "training": None,
             "points": points,
-            "machine": found["machine"],
+            "machine": {k: found["machine"][k] for k in ("gpu", "processor", "cores", "versions")},
             "parameters": subject["parameters"]["all"],
         }
         records.write(self.output, Record(job.id, values))

@@ -16,16 +16,22 @@ CSV_HEADER = ("section", "row", "column", "source", "mean", "sd", "runs", "text"
 
 @dataclass(frozen=True)
 class Cell:
-    """The values of several runs, or a text."""
+    """The values of several runs, a text, or a number that the paper has published."""
 
     values: tuple[float, ...] = ()
     text: str = ""
+    published: bool = False
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Cell:
         """Empty unless every run has its value."""
         found = list(values)
         return cls(tuple(v for v in found if v is not None) if None not in found else ())
+
+    @classmethod
+    def printed(cls, value: float | None) -> Cell:
+        """The paper's."""
+        return cls(() if value is None else (value,), published=True)
 
     @property
     def mean(self) -> float | None:
@@ -41,7 +47,6 @@ class Cell:
 class Row:
     title: str
     cells: tuple[Cell, ...]
-    published: bool = False  # the paper's own numbers
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,7 @@ class Grid:
             parts = [row.title]
             for number, cell in enumerate(row.cells):
                 said = _said(cell, self.columns[number][1])
-                bold = not row.published and cell.values and said == highest[number]
+                bold = not cell.published and cell.values and said == highest[number]
                 parts.append(f"**{said}**" if bold else said)
             lines.append(_line(parts))
         return "\n".join(lines) + "\n"
@@ -68,8 +73,8 @@ class Grid:
     def _highest(self, column: int) -> str | None:
         """How the best of our runs reads; nothing stands out from a single row."""
         unit = self.columns[column][1]
-        cells = [row.cells[column] for row in self.rows if not row.published]
-        found = [cell for cell in cells if cell.values]
+        cells = [row.cells[column] for row in self.rows]
+        found = [cell for cell in cells if cell.values and not cell.published]
         if not self.best or unit not in ("percent", "speed", "times") or len(found) < 2:
             return None
         return _said(max(found, key=lambda cell: cell.mean or 0.0), unit)
@@ -77,9 +82,9 @@ class Grid:
     def lines(self) -> Iterable[Sequence[str]]:
         """One for each cell that says something."""
         for row in self.rows:
-            source = "paper" if row.published else "measured"
             for (name, _), cell in zip(self.columns, row.cells, strict=True):
                 if cell.values or cell.text:
+                    source = "paper" if cell.published else "measured"
                     mean = "" if cell.mean is None else f"{cell.mean:.6g}"
                     sd = "" if cell.sd is None else f"{cell.sd:.6g}"
                     runs = str(len(cell.values)) if cell.values else ""

@@ -12,9 +12,9 @@ from typing import Any
 
 from diffusionner.errors import DataError
 from diffusionner.paper.corpora import CORPORA, ENCODERS, MAIN_METHOD, METHODS
-from diffusionner.paper.sources import Sources
+from diffusionner.paper.sources import Sources, load_preset
 from diffusionner.paper.tables import Point, Table, Wanted, wanted
-from diffusionner.settings import SECTIONS, Settings
+from diffusionner.settings import SECTIONS
 
 # Change nothing about the result.
 _IMMATERIAL = ("training.output", "training.checkpoint_minutes")
@@ -97,7 +97,7 @@ def resolve(want: Wanted, sources: Sources) -> Job:
     place = sources.places[asked]
     files = sources.settings(want.corpus)
     base = [*METHODS[want.method].changes, *sources.overrides, f"training.seed={want.seed}"]
-    plain = Settings.load(sources.preset(want.corpus), base)
+    plain = load_preset(sources.preset(want.corpus), tuple(base))
     told = [f"{key}={json.dumps(value)}" for key, value in want.variant.changes]
     varied = plain.override(told)
     before, after = flat(plain.to_dict()), flat(varied.to_dict())

@@ -29,6 +29,8 @@ class Standing:
 
     task: Task
     progress: Progress
+    done: int  # updates, or points
+    total: int
     left: float | None  # seconds
 
 
@@ -208,11 +210,7 @@ class Runner:
         if time.monotonic() - self.shown < 1.0:
             return
         self.shown = time.monotonic()
-        standings = []
-        for task in self.active:
-            done = self.shelf.progress(task.job, self.occupancy)
-            left = time_left(task.job, done) if task.stage == "training" else None
-            standings.append(Standing(task, done, left))
+        standings = [self._standing(task) for task in self.active]
         waiting = [self._estimate(job, SCORED) for job in self.queue]
         known = [seconds for seconds in waiting if seconds is not None]
         total = sum(one.left or 0.0 for one in standings)
@@ -228,6 +226,16 @@ class Runner:
                 budget=None if self.deadline is None else self.deadline - time.monotonic(),
             )
         )
+
+    def _standing(self, task: Task) -> Standing:
+        progress = self.shelf.progress(task.job, self.occupancy)
+        if task.stage == "training":
+            left = time_left(task.job, progress)
+            return Standing(task, progress, progress.step, task.job.updates, left)
+        done = self.shelf.count_points(task.job)
+        taken = time.monotonic() - task.started
+        left = taken / done * (task.points - done) if done else None
+        return Standing(task, progress, done, max(1, task.points), left)
 
     def _failures(self) -> int:
         return len(self.outcome.failed)

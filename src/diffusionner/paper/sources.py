@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +47,7 @@ class Sources:
 
     def settings(self, corpus: str) -> DataSettings:
         """The files of a corpus below the data folder."""
-        found = Settings.load(self.preset(corpus), self.overrides).data
+        found = load_preset(self.preset(corpus), self.overrides).data
         places: dict[str, Any] = {name: self._below(getattr(found, name)) for name in SPLITS}
         return replace(found, **places)
 
@@ -113,15 +112,22 @@ class Sources:
 
     @cached_property
     def places(self) -> dict[str, EncoderPlace]:
-        """Each encoder that tables ask for. One of another name takes the main one's place."""
+        """Each encoder that tables ask for. The first given takes the main one's place."""
         names = {folder: name for name, e in ENCODERS.items() for folder in e.folders}
         found = {name: EncoderPlace(name, encoder.hub) for name, encoder in ENCODERS.items()}
-        for given in _several(self.encoders):
-            base = Path(given).name
-            if base in names:
-                found[names[base]] = EncoderPlace(names[base], given)
-            else:
-                found[MAIN_ENCODER] = EncoderPlace(base, given)
+        for number, given in enumerate(self.encoders):
+            inner = _inner(Path(given))
+            single = Path(given).name
+            if not inner and number == 0:
+                found[MAIN_ENCODER] = EncoderPlace(names.get(single, single), given)
+            elif not inner and single not in names:
+                known = ", ".join(names)
+                raise SettingsError(
+                    f"--encoder {given}: only the first may have any name; tables ask for {known}"
+                )
+            for place in inner or [given]:
+                if (name := names.get(Path(place).name)) is not None:
+                    found[name] = EncoderPlace(name, place)
         return found
 
     def encoder_problem(self, name: str) -> str | None:
@@ -136,19 +142,22 @@ class Sources:
         return None if tried.returncode == 0 else f"'{place}' is no folder, nor can it be loaded"
 
 
-def _several(given: Sequence[str]) -> Iterable[str]:
-    """A folder of encoders stands for all of them."""
-    for place in given:
-        folder = Path(place)
-        if folder.is_dir() and not (folder / "config.json").exists():
-            inner = sorted(path.parent for path in folder.glob("*/config.json"))
-            if not inner:
-                raise SettingsError(
-                    f"--encoder {place}: neither an encoder (config.json) nor a folder of encoders"
-                )
-            yield from map(str, inner)
-        else:
-            yield place
+@lru_cache
+def load_preset(path: Path, overrides: tuple[str, ...]) -> Settings:
+    """Reading YAML takes ten milliseconds, and a plan has hundreds of runs."""
+    return Settings.load(path, overrides)
+
+
+def _inner(folder: Path) -> list[str]:
+    """The encoders in a folder of encoders; none if it is one itself, or a name on the hub."""
+    if not folder.is_dir() or (folder / "config.json").exists():
+        return []
+    inner = sorted(str(path.parent) for path in folder.glob("*/config.json"))
+    if not inner:
+        raise SettingsError(
+            f"--encoder {folder}: neither an encoder (config.json) nor a folder of encoders"
+        )
+    return inner
 
 
 def _stamp(path: Path) -> tuple[int, int]:

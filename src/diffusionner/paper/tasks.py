@@ -11,6 +11,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import IO, Literal
 
 from diffusionner.files import write_bytes
@@ -56,7 +57,7 @@ class Task:
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         errors = [line for line in lines if line.startswith("error:")]
         said = (errors or lines or ["nothing"])[-1].removeprefix("error: ")
-        return f"{said} (all it said: {self.output})"
+        return f"{shorten(said, 200, placeholder=' ...')} (all it said: {self.output})"
 
 
 def lock_folder(folder: Path) -> IO[str] | None:

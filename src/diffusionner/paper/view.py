@@ -10,7 +10,6 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from diffusionner.paper.collect import POINTS
 from diffusionner.paper.runner import Overview, Standing
 
 
@@ -58,21 +57,18 @@ def picture(overview: Overview) -> Group:
 
 def _row(standing: Standing) -> tuple[str | ProgressBar, ...]:
     task, progress, job = standing.task, standing.progress, standing.task.job
+    doing = f"{task.stage} {standing.done}/{standing.total}"
     if task.stage == "training":
         per_epoch = max(1, job.updates // job.epochs)
         epoch = min(job.epochs, progress.step // per_epoch + 1)
-        doing, done, total = f"epoch {epoch}/{job.epochs}", progress.step, job.updates
+        doing = f"epoch {epoch}/{job.epochs}"
     elif task.stage == "bench":
-        doing, done, total = f"timing {job.shape}", 0, 1
-    else:
-        path = task.output.with_name(POINTS)
-        lines = path.read_text(encoding="utf-8").count('\n{"point"') if path.exists() else 0
-        doing, done, total = f"{task.stage} {lines}/{task.points}", lines, task.points
+        doing = f"timing {job.shape}"
     best = progress.best_f1
     return (
         job.name,
         doing,
-        ProgressBar(total=total, completed=done, width=20),
+        ProgressBar(total=standing.total, completed=standing.done, width=20),
         "-" if best is None else f"{100 * best:.2f}",
         f"{progress.speed:.0f}" if task.stage == "training" and progress.speed else "-",
         duration(standing.left),
