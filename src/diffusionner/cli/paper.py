@@ -99,7 +99,7 @@ def paper(
         if check:
             _compare(render.disagreements(output, chosen), console)
         else:
-            _render(chosen, output, console)
+            _render(chosen, output, console, redraw=True)
         return
     sources = Sources(data, configs, tuple(encoder or ()), work, tuple(changes or ()))
     if command == "list":
@@ -110,7 +110,7 @@ def paper(
     found = plan(chosen, seeds, sources, tuple(only or ()))
     outcome = _run(found, Shelf(work, output), sources, parallel, budget, console)
     # Other tables may show the same runs: all are written, so that all agree with the records.
-    _render(tables.find(()), output, console)
+    _render(tables.find(()), output, console, redraw=False)
     _report(outcome, console)
     if outcome.interrupted:
         raise typer.Exit(130)
@@ -157,11 +157,12 @@ def _run(
         signal.signal(signal.SIGTERM, before)
 
 
-def _render(chosen: list[Table], output: Path, console: Console) -> None:
+def _render(chosen: list[Table], output: Path, console: Console, redraw: bool) -> None:
     from diffusionner.paper import render
     from diffusionner.paper.records import FOLDER
 
-    written = {name: paths for name, paths in render.write(chosen, output).items() if paths}
+    files = render.write(chosen, output, redraw)
+    written = {name: paths for name, paths in files.items() if paths}
     for name, paths in written.items():
         _say(console, f"{name}: {', '.join(path.name for path in paths)} in {output}")
     if not written:

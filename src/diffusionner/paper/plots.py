@@ -46,6 +46,10 @@ def writers(plot: Plot) -> dict[str, Callable[[Path], None]]:
     return {f"{plot.name}.{kind}": save(kind) for kind in KINDS}
 
 
+def paths(plot: Plot, folder: Path) -> list[Path]:
+    return [folder / f"{plot.name}.{kind}" for kind in KINDS]
+
+
 def agrees(path: Path, plot: Plot) -> bool:
     """Whether the picture was made of this data."""
     return path.exists() and f"data {plot.digest}".encode() in path.read_bytes()

@@ -51,8 +51,11 @@ def render(table: Table, records: Records, output: Path) -> Rendered | None:
     return Rendered(texts, sheet.plots)
 
 
-def write(tables: Iterable[Table], output: Path) -> dict[str, list[Path]]:
-    """Write what the records give: the files of each table, none where it has no runs."""
+def write(tables: Iterable[Table], output: Path, redraw: bool = True) -> dict[str, list[Path]]:
+    """Write what the records give: the files of each table, none where it has no runs.
+
+    redraw: also the pictures that were drawn from the same numbers before, which takes seconds.
+    """
     records = Records.load(output)
     written: dict[str, list[Path]] = {}
     for table in tables:
@@ -66,9 +69,11 @@ def write(tables: Iterable[Table], output: Path) -> dict[str, list[Path]]:
         if rendered.plots:
             plots.check(output)
         for plot in rendered.plots:
-            writers |= {output / name: write for name, write in plots.writers(plot).items()}
+            if redraw or not all(plots.agrees(path, plot) for path in plots.paths(plot, output)):
+                writers |= {output / name: write for name, write in plots.writers(plot).items()}
         write_together(writers)
-        written[table.name] = list(writers)
+        drawn = [path for plot in rendered.plots for path in plots.paths(plot, output)]
+        written[table.name] = [*(output / name for name in rendered.texts), *drawn]
     return written
 
 
@@ -89,9 +94,8 @@ def disagreements(output: Path, tables: Iterable[Table] = tuple(TABLES.values())
             elif (place := _first_difference(path.read_text(encoding="utf-8"), text)) is not None:
                 found.append(f"{path}, line {place}: not what the records give")
         for plot in rendered.plots:
-            for kind in plots.KINDS:
-                if not plots.agrees(path := output / f"{plot.name}.{kind}", plot):
-                    found.append(f"{path}: missing, or drawn from other numbers")
+            wrong = [path for path in plots.paths(plot, output) if not plots.agrees(path, plot)]
+            found += [f"{path}: missing, or drawn from other numbers" for path in wrong]
     return found
 
 

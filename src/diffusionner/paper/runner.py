@@ -190,8 +190,10 @@ class Runner:
             self.view.say(f"{job.name}: timed")
         elif task.stage in ("points", "speed"):
             self.shelf.keep_points(job)
-            self.view.say(f"{job.name}: {task.points} points measured ({task.stage})")
-            failed = failed or bool(self.shelf.missing(job, kinds))
+            lacking = len(self.shelf.missing(job, kinds))
+            measured = f"{task.points - lacking} of {task.points} points"
+            self.view.say(f"{job.name}: {measured} measured ({task.stage})")
+            failed = failed or lacking > 0
         if failed:
             self.outcome.failed[job.name] = task.complaint()
             self.view.say(f"{job.name}: failed in {task.stage}: {task.complaint()}")

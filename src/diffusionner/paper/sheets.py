@@ -124,6 +124,8 @@ def _run_row(group: list[Record]) -> Row:
     changed = [f"{key}={value}" for key, value in first["changes"].items()]
     if first["shape"]:
         changed.append("random weights")
+    elif first["encoder"]["stands_for"] != CORPORA[first["corpus"]].encoder:
+        changed.append(first["encoder"]["name"])
     title = ", ".join([CORPORA[first["corpus"]].title, METHODS[first["method"]].title, *changed])
     commits = dict.fromkeys(str(one.values["commit"] or one.values["version"]) for one in group)
     machine = first.get("machine") or {}

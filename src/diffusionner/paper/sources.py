@@ -136,6 +136,8 @@ class Sources:
         if Path(place).is_dir():
             complete = (Path(place) / "config.json").exists()
             return None if complete else f"{place} has no config.json"
+        if len(Path(place).parts) > 2:  # no name on a hub
+            return f"there is no folder {place}"
         tried = subprocess.run(
             [sys.executable, "-c", _TRY_ENCODER, place], capture_output=True, check=False
         )
