@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from papers import CONFIGS, jobs, sources, write_records
 
+from diffusionner.bench.throughput import ENCODER, WORDS
 from diffusionner.paper import progress, tasks
 from diffusionner.paper.collect import POINTS, Shelf, shape_point
 from diffusionner.paper.corpora import METHODS
@@ -44,14 +45,12 @@ if sys.argv[1] == "worker":
     sys.exit()
 if sys.argv[1] == "bench":
     note(["begin", "bench"])
-    options = dict(zip(sys.argv[2::2], sys.argv[3::2]))
     assert "encoder.name" not in " ".join(sys.argv)
     speeds = {"median": 9.0, "low": 8.0, "high": 10.0, "values": [9.0]}
-    rows = [
-        {"what": "words", "steps": int(steps), "spans": 60, "sentences_per_second": speeds}
-        for steps in options["--steps"].split(",")
-    ]
-    rows.append({"what": "encoder", "steps": None, "spans": None, "sentences_per_second": speeds})
+    row = {"what": "WORDS", "spans": 60, "sentences_per_second": speeds}
+    steps = sys.argv[sys.argv.index("--steps") + 1].split(",")
+    rows = [{**row, "steps": int(one)} for one in steps]
+    rows.append({**row, "what": "ENCODER", "steps": None, "spans": None})
     at = sys.argv.index("--json") + 1
     machine = {"gpu": None, "processor": "a CPU", "cores": 2, "versions": {}, "system": "here"}
     pathlib.Path(sys.argv[at]).write_text(json.dumps({
@@ -103,7 +102,7 @@ class Quiet:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch) -> Path:
     stub = tmp_path / "stub.py"
-    stub.write_text(STUB)
+    stub.write_text(STUB.replace("WORDS", WORDS).replace("ENCODER", ENCODER))
     monkeypatch.setattr(tasks, "COMMAND", [sys.executable, str(stub)])
     monkeypatch.setattr(tasks, "WORKER", [sys.executable, str(stub), "worker"])
     return tmp_path

@@ -84,8 +84,10 @@ class Shelf:
 
     def keep_bench(self, job: Job) -> None:
         """The record of a shape, from what `diffusionner bench` wrote."""
+        from diffusionner.bench.throughput import WORDS  # torch: only where something was timed
+
         found = json.loads((self.folder(job) / BENCH).read_text(encoding="utf-8"))
-        rows = [row for row in found["throughput"] if row["what"] == "words"]
+        rows = [row for row in found["throughput"] if row["what"] == WORDS]
         points = {
             shape_point(row["steps"]).name: {
                 "sentences": found["measured_sentences"],
