@@ -16,6 +16,7 @@ from diffusionner.diffusion import Coordinates, Schedule, mix_keys
 from diffusionner.model import Prediction
 from diffusionner.model.tensors import to_tensors
 from diffusionner.settings import Settings
+from diffusionner.training.base import NotFinite
 from diffusionner.training.matching import (
     finite,
     match,
@@ -23,7 +24,7 @@ from diffusionner.training.matching import (
     matching_cost,
     overlap,
 )
-from diffusionner.training.objective import DenoisingObjective, NoisySpans, NotFinite, Step
+from diffusionner.training.objective import DenoisingObjective, NoisySpans, Step
 from diffusionner.training.optimisation import Phases
 
 # (spans K, entities N, matches) → how many spans each entity takes
@@ -229,7 +230,7 @@ def forward(
     objective: DenoisingObjective, batch: Batch[np.ndarray], denominator: float = 1.0
 ) -> torch.Tensor:
     noisy = objective.noise(batch, np.arange(len(batch.lengths)))
-    return objective(to_tensors(batch, torch.device("cpu")), noisy, denominator)
+    return objective(to_tensors(batch, torch.device("cpu")), noisy.arrays(), denominator)
 
 
 def loss_of(prediction: Prediction, batch: Batch[np.ndarray], *overrides: str) -> float:
@@ -345,7 +346,7 @@ def test_the_gradient_reaches_every_score_that_counts():
 def test_matched_spans_count_over_draws():
     prediction = random_prediction(3, 3, SPANS, 6, TYPES)
     objective = objective_of(prediction, "training.matches_per_entity=2")
-    assert objective.matched_spans(np.array([2, 0, 1])) == 3 * (4 + 0 + 2)
+    assert objective.denominator(np.array([2, 0, 1])) == 3 * (4 + 0 + 2)
 
 
 # Six words with an entity of three and one of a single word, and what was denoised.

@@ -368,10 +368,10 @@ def test_graphed_gradients_are_those_of_the_plain_network(tiny_settings):
             (micro,) = trainer._prepare(chosen, 0)
             if recorded:
                 assert graphed.fits(micro.batch)
-                loss = graphed(micro.batch, micro.noisy, micro.denominator)
+                loss = graphed(micro.batch, micro.inputs, micro.denominator)
             else:
                 batch = to_tensors(micro.batch, trainer.device)
-                loss = trainer.objective(batch, micro.noisy, micro.denominator)
+                loss = trainer.objective(batch, micro.inputs, micro.denominator)
                 loss.backward()
             parts = [p.grad.flatten() for p in trainer.parameters if p.grad is not None]
             found.append(torch.cat([*parts, loss.detach()[None]]).clone())

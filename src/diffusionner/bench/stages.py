@@ -21,8 +21,8 @@ from diffusionner.diffusion import gaussian_noise, mix_keys
 from diffusionner.diffusion.span_counts import span_counts, span_slots
 from diffusionner.inference.decoding import Found, deduplicate, resolve_overlaps
 from diffusionner.inference.pipeline import DiffusionNER
-from diffusionner.inference.torch_engine import read_out
 from diffusionner.model import DenoisingNetwork
+from diffusionner.model.decoder import read_out
 from diffusionner.model.tensors import to_device, to_tensors
 
 STAGES = {

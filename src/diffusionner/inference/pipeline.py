@@ -28,7 +28,7 @@ from diffusionner.subwords import SubwordTokenizer
 from diffusionner.text import TextSentence, split_sentences
 
 if TYPE_CHECKING:
-    from diffusionner.model import DenoisingNetwork
+    from diffusionner.model.base import Network
     from diffusionner.model.encoder import SentenceEncoder
 
 BACKENDS = ("torch", "onnx")
@@ -141,9 +141,9 @@ class DiffusionNER:
         return hub.push(self, name, precision, private, token, message)
 
     @property
-    def network(self) -> DenoisingNetwork:
+    def network(self) -> Network:
         """The torch module."""
-        network: DenoisingNetwork | None = getattr(self.engine, "network", None)
+        network: Network | None = getattr(self.engine, "network", None)
         if network is None:
             raise CheckpointError("a model of backend onnx has no torch module")
         return network
