@@ -382,7 +382,7 @@ def test_a_rival_has_no_options_of_denoising(name):
     settings = Settings.from_dict({"method": "biaffine"})
     value = getattr(Settings().inference, name)
     assert Settings().with_inference({name: value})
-    with pytest.raises(SettingsError, match=rf"{name}=.* this model's method is biaffine; leave"):
+    with pytest.raises(SettingsError, match=rf"option {name}=.* method is biaffine; do without"):
         settings.with_inference({name: value})
     assert settings.with_inference({name: None, "threshold": 0.5}).inference.threshold == 0.5
 

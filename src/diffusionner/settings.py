@@ -260,11 +260,9 @@ class Settings:
     def with_inference(self, options: Mapping[str, Any]) -> Settings:
         """A copy with other inference settings; None leaves one as it is."""
         given = {name: value for name, value in options.items() if value is not None}
-        if foreign := [name for name in DENOISING if name in given and not self.denoises]:
-            raise SettingsError(
-                f"options: {foreign[0]}={given[foreign[0]]} is a matter of denoising, and this "
-                f"model's method is {self.method}; leave it out"
-            )
+        for name in DENOISING:
+            if name in given:
+                self.need_denoising(f"the option {name}={given[name]}")
         if "threshold" in given and "phi" not in given:
             given["phi"] = None  # one takes the place of the other
         elif "phi" in given and "threshold" not in given:
@@ -279,6 +277,14 @@ class Settings:
     @property
     def denoises(self) -> bool:
         return self.method == "diffusion"
+
+    def need_denoising(self, what: str) -> None:
+        """Raise SettingsError where a rival is asked for something that only denoising has."""
+        if not self.denoises:
+            raise SettingsError(
+                f"{what} is a matter of denoising, and this model's method is {self.method}; do "
+                "without it, or take a model of method=diffusion"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

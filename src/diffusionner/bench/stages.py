@@ -72,11 +72,13 @@ def measure(
 ) -> dict[str, Any]:
     """Milliseconds per sentence of every stage at γ = 1, medians over the repeats."""
     runs = []
+    network = loaded.network
+    assert isinstance(network, DenoisingNetwork)
     first = uncounted_turns(loaded.subject.device)
     for turn in range(first + repeats):
         tell("stages", turn, first + repeats)
         clock = Clock(loaded.subject.device)
-        _pass(loaded.ner, loaded.network, sentences, spans, batch_size, clock)
+        _pass(loaded.ner, network, sentences, spans, batch_size, clock)
         runs.append(clock.seconds)
     counted = runs[first:]
     stages = {"read": Summary.of([1000 * read])}

@@ -27,6 +27,7 @@ INPUTS = ("subwords", "attention", "word_of", "first", "lengths", "characters")
 
 
 def write_graphs(ner: DiffusionNER, folder: Path) -> None:
+    assert isinstance(ner.network, DenoisingNetwork)
     network = for_graphs(ner.network)
     example = [Sentence("An example of some words .".split()[: 4 + n]) for n in range(3)]
     corpus = EncodedCorpus(example, ner.subwords, ner.settings.encoder)
