@@ -26,7 +26,7 @@ from diffusionner.methods import network_class
 from diffusionner.model.base import Network
 from diffusionner.model.encoder import SentenceEncoding
 from diffusionner.model.pretrained import load_encoder, load_tokenizer
-from diffusionner.model.tensors import to_tensors
+from diffusionner.model.tensors import pack, to_device, to_tensors, unpack
 from diffusionner.rivals.autoregressive import in_order
 from diffusionner.rivals.biaffine import WIDEST, Biaffine, BiaffineObjective
 from diffusionner.service.worker import Answerer
@@ -248,6 +248,10 @@ def test_mixed_precision(make, method):
     with torch.autocast("cpu", torch.bfloat16):
         mixed = loss_of(objective, batch)
     mixed.backward()
+    objective.network.eval()
+    with torch.autocast("cpu", torch.bfloat16), torch.inference_mode():
+        found = objective.network.candidates(encoding_of(objective.network, batch))
+    assert found.dtype == torch.float32 and found.isfinite().all()
     assert mixed.item() == pytest.approx(loss_of(objective, batch).item(), rel=0.02)
 
 
@@ -296,6 +300,13 @@ def test_types_are_learned_anew_where_labels_differ(make, method):
     sizes = {types, types + 1, tags, getattr(network, "levels", 1) * tags}
     for name in one:
         assert (name in kept) == bool(sizes & set(one[name].shape)), name
+
+
+def test_nothing_travels_to_a_device_too():
+    """What a method without inputs or questions to the host gives."""
+    nothing = np.zeros((3, 0), dtype=np.int64)
+    assert [part.shape for part in unpack(pack([nothing], CPU), [nothing])] == [(3, 0)]
+    assert to_device([], torch.device("meta")) == []
 
 
 # --- What each computes -----------------------------------------------------------------------

@@ -100,7 +100,8 @@ class TaggingObjective(Objective[Tagged]):
         """Minus the log-likelihood of the chains whose tags are right, of all chains."""
         emissions, gold = predicted.emissions, predicted.gold
         # A word outside of entities may be in one of a type that nobody marked.
-        unmarked = F.pad(~batch.looked_for.repeat_interleave(PARTS, -1), (1, 0))  # [B, T]
+        unmarked = ~batch.looked_for[..., None].expand(-1, -1, PARTS).flatten(1)
+        unmarked = F.pad(unmarked, (1, 0))  # [B, T]
         right = F.one_hot(gold, emissions.shape[-1]).bool()
         right = right | ((gold == OUTSIDE)[..., None] & unmarked[:, None, None])
         both = torch.cat([emissions, emissions.masked_fill(~right, LOWEST)])
