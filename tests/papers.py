@@ -62,7 +62,8 @@ def _record(job: Job) -> Record:
     draw = random.Random(job.id)
     points: Iterable[Point] = job.points.values()
     if job.shape:
-        points = [shape_point(gamma) for gamma in TABLE_GAMMAS]
+        gammas = TABLE_GAMMAS if job.method == "diffusion" else (None,)
+        points = [shape_point(gamma) for gamma in gammas]
     epochs = [
         {
             "epoch": epoch,

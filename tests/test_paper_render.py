@@ -15,6 +15,7 @@ from papers import jobs, sources, write_records
 
 from diffusionner.errors import DataError
 from diffusionner.paper import published, render
+from diffusionner.paper.collect import shape_point
 from diffusionner.paper.corpora import METHODS
 from diffusionner.paper.records import Records, path_of, read, write
 from diffusionner.paper.tables import DEV, SPEED, TABLES, TEST, find, point
@@ -110,6 +111,13 @@ def test_speed_up_is_against_the_autoregressive_rival(output):
         "CoNLL03", "DiffusionNER from candidates, γ = 5", "speed-up"
     ]
     assert float(cell["mean"]) == pytest.approx(ours.speed(SPEED_AT_5) / slow, rel=1e-4)
+    shapes = {r.method: r for r in Records.load(output).all if r.values["shape"]}
+    slow = shapes["autoregressive"].speed(shape_point(None))
+    cell = cells(output / "efficiency.csv")[
+        "Shape of bert-large, random weights", "DiffusionNER, γ = 10", "speed-up"
+    ]
+    fast = shapes["diffusion"].speed(shape_point(10))
+    assert float(cell["mean"]) == pytest.approx(fast / slow, rel=1e-4)
 
 
 SPEED_AT_5 = point("speed", steps=5)

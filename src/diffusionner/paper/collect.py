@@ -16,7 +16,7 @@ from diffusionner.paper import progress, records
 from diffusionner.paper.plan import Job
 from diffusionner.paper.progress import Occupancy, Progress
 from diffusionner.paper.records import Record
-from diffusionner.paper.tables import SHAPE_SPANS, Point, point
+from diffusionner.paper.tables import SHAPE_SPANS, SPEED, Point, point
 
 POINTS = "points.jsonl"
 BENCH = "bench.json"
@@ -96,7 +96,7 @@ class Shelf:
                 },
             }
             for row in rows
-            if row["spans"] == SHAPE_SPANS
+            if row["spans"] in (None, SHAPE_SPANS)
         }
         subject = found["subjects"][0]
         values = {
@@ -117,8 +117,9 @@ class Shelf:
         ]
 
 
-def shape_point(steps: int) -> Point:
-    return point("speed", steps=steps, spans=SHAPE_SPANS)
+def shape_point(steps: int | None) -> Point:
+    """steps: None for a rival, which has none, nor spans."""
+    return SPEED if steps is None else point("speed", steps=steps, spans=SHAPE_SPANS)
 
 
 def _about(job: Job) -> dict[str, Any]:

@@ -223,21 +223,24 @@ def _faster(shown: Shown, corpus: str) -> list[str]:
 
 
 def _shape_rows(shown: Shown) -> list[Row]:
-    slow = None
+    slow = _shape_speed(shown, SEQUENTIAL, None).mean
     rows = []
-    for method, title in sorted(_methods(), key=lambda one: one[0] != SEQUENTIAL):
-        gammas = TABLE_GAMMAS if method == MAIN_METHOD else TABLE_GAMMAS[:1]
+    for method, title in sorted(_methods(), key=lambda one: one[0] == MAIN_METHOD):
+        gammas: tuple[int | None, ...] = TABLE_GAMMAS if method == MAIN_METHOD else (None,)
         for gamma in gammas:
-            timed = shape_point(gamma)
-            runs = shown.runs("genia", method, points=[timed], shape=SHAPE)
-            speed = Cell.of(run.speed(timed) for run in runs)
-            slow = speed.mean if method == SEQUENTIAL else slow
-            known = slow is not None and speed.mean is not None
-            times = Cell((speed.mean / slow,)) if known and speed.mean and slow else Cell()
+            speed = _shape_speed(shown, method, gamma)
+            runs = shown.runs("genia", method, shape=SHAPE)
             size = Cell.of(None if r.parameters is None else r.parameters / 1e6 for r in runs)
-            name = f"{title}, γ = {gamma}" if method == MAIN_METHOD else title
+            times = Cell() if not slow or speed.mean is None else Cell((speed.mean / slow,))
+            name = title if gamma is None else f"{title}, γ = {gamma}"
             rows.append(Row(name, (size, speed, times)))
     return rows
+
+
+def _shape_speed(shown: Shown, method: str, gamma: int | None) -> Cell:
+    timed = shape_point(gamma)
+    runs = shown.runs("genia", method, points=[timed], shape=SHAPE)
+    return Cell.of(run.speed(timed) for run in runs)
 
 
 def _published_efficiency(columns: tuple[tuple[str, Unit], ...]) -> Grid:

@@ -11,13 +11,13 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from diffusionner.errors import DataError
-from diffusionner.paper.corpora import CORPORA, ENCODERS, MAIN_METHOD, METHODS
+from diffusionner.paper.corpora import CORPORA, ENCODERS, METHODS
 from diffusionner.paper.sources import Sources, load_preset
 from diffusionner.paper.tables import Point, Table, Wanted, wanted
-from diffusionner.settings import SECTIONS
+from diffusionner.settings import SECTIONS, Settings
 
-# Change nothing about the result.
-_IMMATERIAL = ("training.output", "training.checkpoint_minutes")
+# Places, what a job says by itself, and what changes nothing about the result.
+_IMMATERIAL = ("data", "method", "training.output", "training.checkpoint_minutes")
 
 
 @dataclass
@@ -96,18 +96,14 @@ def resolve(want: Wanted, sources: Sources) -> Job:
     asked = want.variant.encoder or corpus.encoder
     place = sources.places[asked]
     files = sources.settings(want.corpus)
-    base = [*METHODS[want.method].changes, *sources.overrides, f"training.seed={want.seed}"]
+    base = [f"method={want.method}", *METHODS[want.method].changes, *sources.overrides]
+    base.append(f"training.seed={want.seed}")
     plain = load_preset(sources.preset(want.corpus), tuple(base))
     told = [f"{key}={json.dumps(value)}" for key, value in want.variant.changes]
     varied = plain.override(told)
-    before, after = flat(plain.to_dict()), flat(varied.to_dict())
-    settings = varied.to_dict()
-    settings.pop("data")
-    settings.pop("method", None)
-    settings["encoder"]["name"] = place.name
-    for name in _IMMATERIAL:
-        section, _, key = name.partition(".")
-        settings[section].pop(key)
+    before, settings = flat(_sections(plain)), _sections(varied)
+    changes = {key: value for key, value in flat(settings).items() if value != before[key]}
+    settings["encoder"]["name"] = want.shape or place.name
     names = ("train", "dev", "dev_from_train", "format")
     places = [f"data.{name}={json.dumps(getattr(files, name))}" for name in names]
     return Job(
@@ -117,12 +113,11 @@ def resolve(want: Wanted, sources: Sources) -> Job:
         seed=want.seed,
         shape=want.shape,
         encoder={"name": want.shape or place.name, "stands_for": asked},
-        changes={key: value for key, value in after.items() if value != before[key]},
+        changes=changes,
         settings=settings,
         data=sources.fingerprints(want.corpus),
         # Test is scored afterwards, and only for the tables that show it.
         overrides=[
-            *([] if want.method == MAIN_METHOD else [f"method={want.method}"]),
             *base,
             *told,
             *places,
@@ -132,15 +127,22 @@ def resolve(want: Wanted, sources: Sources) -> Job:
     )
 
 
+def _sections(settings: Settings) -> dict[str, dict[str, Any]]:
+    """What a run is known by."""
+    values = settings.to_dict()
+    for name in _IMMATERIAL:
+        section, _, key = name.rpartition(".")
+        del (values[section] if section else values)[key]
+    return values
+
+
 def flat(settings: dict[str, Any]) -> dict[str, Any]:
-    """Nested settings as `section.key`."""
-    found = {}
-    for section, values in settings.items():
-        if isinstance(values, dict):
-            found.update({f"{section}.{key}": value for key, value in values.items()})
-        else:
-            found[section] = values
-    return found
+    """Settings in sections as `section.key`."""
+    return {
+        f"{section}.{key}": value
+        for section, values in settings.items()
+        for key, value in values.items()
+    }
 
 
 def check_encoders(jobs: Iterable[Job], sources: Sources) -> dict[str, str]:
@@ -162,6 +164,8 @@ def _selects(pattern: str, name: str) -> bool:
 def _missing_corpus(name: str, files: list[str]) -> str:
     corpus = CORPORA[name]
     where = "sold by the LDC: put your own copy there" if corpus.sold else "see --data"
+    if files[0].endswith(f"{corpus.preset}.yaml"):
+        where = "its preset: see --configs"
     return f"{corpus.title}: no {files[0]} ({where})"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +59,15 @@ class Record:
         found = self.values["points"].get(point.name)
         return None if found is None else float(found["sentences_per_second"]["median"])
 
-    @property
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """As `section.key`."""
+        return flat(self.values["settings"])
+
+    @cached_property
     def recipe(self) -> str:
         """Equal for runs that differ by nothing but the seed."""
-        settings = {k: v for k, v in flat(self.values["settings"]).items() if k != "training.seed"}
+        settings = {k: v for k, v in self.settings.items() if k != "training.seed"}
         parts = [self.values["encoder"], self.values["data"], settings]
         return json.dumps(parts, sort_keys=True)
 
@@ -94,7 +100,7 @@ class Records:
             and record.values["shape"] == shape
             and record.values["encoder"]["stands_for"] == asked
             and set(record.values["changes"]) <= set(changes)
-            and all(flat(record.values["settings"]).get(k) == v for k, v in changes.items())
+            and all(record.settings.get(k) == v for k, v in changes.items())
         ]
         if not found:
             return []

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from diffusionner.paper import tasks
 from diffusionner.paper.collect import Shelf
-from diffusionner.paper.estimates import POINT, START, Pace, time_left
+from diffusionner.paper.estimates import BENCH, SCORE, SPEED, START, Pace, time_left
 from diffusionner.paper.plan import Job
 from diffusionner.paper.progress import Occupancy, Progress
 from diffusionner.paper.records import Records
@@ -143,8 +143,10 @@ class Runner:
                 if known is None:
                     return None
                 total += known
+            elif stage == "bench":
+                total += BENCH
             else:
-                total += START + POINT * len(points)
+                total += START + (SPEED if stage == "speed" else SCORE) * len(points)
         return total
 
     def _late(self, seconds: float) -> bool:
