@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -203,6 +204,8 @@ class Runner:
             self._begin(job, kinds)
 
     def _stop_all(self, why: str) -> None:
+        for task in self.active:
+            task.tell(signal.SIGTERM)
         for task in self.active:
             task.stop()
             self.shelf.keep_points(task.job)

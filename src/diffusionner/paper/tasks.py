@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
@@ -38,17 +39,18 @@ class Task:
     points: int  # to be measured
     started: float
 
+    def tell(self, number: signal.Signals) -> None:
+        """A signal to it and to whatever it has started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
     def stop(self) -> None:
-        """End it and whatever it has started."""
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            try:
-                os.killpg(self.process.pid, number)
-                self.process.wait(_PATIENCE)
-                break
-            except ProcessLookupError:
-                break
-            except subprocess.TimeoutExpired:
-                continue
+        """Wait until it has ended, as it was told to; not for ever."""
+        try:
+            self.process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.tell(signal.SIGKILL)
+            self.process.wait()
         self.lock.close()
 
     def complaint(self) -> str:
