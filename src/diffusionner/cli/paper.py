@@ -49,8 +49,8 @@ def paper(
         list[str] | None,
         typer.Option(
             metavar="PATTERN",
-            help="Only runs CORPUS/METHOD/VARIANT/SEED that match, such as 'genia/*/*/0' or "
-            "'*/crf'; may be repeated.",
+            help="Only runs CORPUS/METHOD/VARIANT/SEED that match, such as `genia/*/*/0` or "
+            "`*/crf`; may be repeated.",
             show_default=False,
         ),
     ] = None,
