@@ -15,8 +15,8 @@ from diffusionner.corpus import Sentence, Span
 from diffusionner.evaluation.scorer import score
 from diffusionner.inference.decoding import Found, deduplicate, resolve_overlaps, to_spans
 from diffusionner.inference.predictor import Task, predict
-from diffusionner.inference.torch_engine import read_out
 from diffusionner.model import Prediction
+from diffusionner.model.decoder import read_out
 from diffusionner.model.pretrained import load_tokenizer
 from diffusionner.settings import EncoderSettings, InferenceSettings
 from diffusionner.training.selection import GRID, best_phi
@@ -242,7 +242,7 @@ class Pointing:
     def __init__(self, sentences: list[Sentence], corpus: EncodedCorpus) -> None:
         self.sentences, self.corpus = sentences, corpus
 
-    def reverse(
+    def find(
         self, batch: Batch[np.ndarray], settings, slots: np.ndarray, given=None, start=None
     ) -> Callable[[], np.ndarray]:
         rows = []

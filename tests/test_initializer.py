@@ -503,7 +503,7 @@ def test_two_more_draws(make):
     plain, _ = make("training.draws=3", "decoder.initializer=false")
     assert (objective.draws, plain.draws) == (5, 3)
     counts = np.array([2, 0, 1])
-    assert 3 * objective.matched_spans(counts) == 5 * plain.matched_spans(counts) == 5 * 9
+    assert 3 * objective.denominator(counts) == 5 * plain.denominator(counts) == 5 * 9
     keys = np.arange(5)
     noisy, expected = objective.noise(batch, keys), plain.noise(batch, keys)
     assert np.array_equal(noisy.spans, expected.spans), "the other draws are what they were"
@@ -610,7 +610,7 @@ def test_the_initializers_loss_counts_as_much_as_the_spans_of_a_draw(make):
         own = initializer_loss(step.initial, tensors.gold, tensors.gold_types >= 0)
         step.initial = None
         rest = objective.loss(step, tensors, assigned)
-        total = objective(tensors, noisy, 4.0)
+        total = objective(tensors, noisy.arrays(), 4.0)
     assert (whole - rest).item() == pytest.approx(12 * own.sum().item(), rel=1e-4)
     assert total.item() == pytest.approx(whole.item() / 4, rel=1e-5)
 
@@ -618,7 +618,7 @@ def test_the_initializers_loss_counts_as_much_as_the_spans_of_a_draw(make):
 def test_gradients_reach_all_of_the_network(make):
     objective, batch = make("training.near=0.5", "training.overlap_cost=1")
     noisy = objective.noise(batch, batch.keys)
-    objective(to_tensors(batch, CPU), noisy, 1.0).backward()
+    objective(to_tensors(batch, CPU), noisy.arrays(), 1.0).backward()
     for name, parameter in objective.network.named_parameters():
         if not name.endswith("key.bias"):  # added to all keys alike it changes no softmax
             assert parameter.grad is not None and (parameter.grad != 0).any(), name
@@ -632,7 +632,7 @@ def test_the_first_step_of_the_own_draw_is_not_learned_from(make, monkeypatch):
     monkeypatch.setattr(
         network, "denoise", lambda *a: (learned.append(torch.is_grad_enabled()), denoise(*a))[1]
     )
-    objective(to_tensors(batch, CPU), objective.noise(batch, batch.keys), 1.0).backward()
+    objective(to_tensors(batch, CPU), objective.inputs(batch, batch.keys), 1.0).backward()
     assert learned == [False]
 
 

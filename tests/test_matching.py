@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from batches import TYPES, make_batch
 from torch import nn
 
 from diffusionner.batching import Batch
@@ -16,6 +17,7 @@ from diffusionner.diffusion import Coordinates, Schedule, mix_keys
 from diffusionner.model import Prediction
 from diffusionner.model.tensors import to_tensors
 from diffusionner.settings import Settings
+from diffusionner.training.base import NotFinite
 from diffusionner.training.matching import (
     finite,
     match,
@@ -23,7 +25,7 @@ from diffusionner.training.matching import (
     matching_cost,
     overlap,
 )
-from diffusionner.training.objective import DenoisingObjective, NoisySpans, NotFinite, Step
+from diffusionner.training.objective import DenoisingObjective, NoisySpans, Step
 from diffusionner.training.optimisation import Phases
 
 # (spans K, entities N, matches) → how many spans each entity takes
@@ -187,34 +189,9 @@ class FixedNetwork(nn.Module):
         return self.prediction
 
 
-def make_batch(
-    lengths: list[int], gold: list[list[tuple[int, int, int]]], padding: int = 0
-) -> Batch[np.ndarray]:
-    """A batch of (left, right, type) entities; nothing here looks at its subwords."""
-    most, entities = max(lengths), max(1, *(len(g) for g in gold)) + padding
-    table = np.zeros((len(gold), entities, 3), dtype=np.int64)
-    table[..., 2] = -1
-    for row, found in zip(table, gold, strict=True):
-        row[: len(found)] = np.array(found, dtype=np.int64).reshape(-1, 3)
-    blank = np.zeros((len(gold), most), dtype=np.int64)
-    return Batch(
-        subwords=blank,
-        attention=blank,
-        word_of=blank,
-        first=blank,
-        lengths=np.array(lengths),
-        characters=blank[..., None],
-        keys=blank[:, 0],
-        gold=table[..., :2],
-        gold_types=table[..., 2],
-        looked_for=np.ones((len(lengths), TYPES), dtype=bool),
-        gold_counts=np.array([len(g) for g in gold]),
-    )
-
-
 LENGTHS = [6, 3, 4]
 GOLD = [[(0, 3, 0), (1, 1, 1)], [], [(2, 3, 1)]]
-SPANS, TYPES = 5, 2
+SPANS = 5
 
 
 def objective_of(prediction: Prediction, *overrides: str) -> DenoisingObjective:
@@ -229,7 +206,7 @@ def forward(
     objective: DenoisingObjective, batch: Batch[np.ndarray], denominator: float = 1.0
 ) -> torch.Tensor:
     noisy = objective.noise(batch, np.arange(len(batch.lengths)))
-    return objective(to_tensors(batch, torch.device("cpu")), noisy, denominator)
+    return objective(to_tensors(batch, torch.device("cpu")), noisy.arrays(), denominator)
 
 
 def loss_of(prediction: Prediction, batch: Batch[np.ndarray], *overrides: str) -> float:
@@ -345,7 +322,7 @@ def test_the_gradient_reaches_every_score_that_counts():
 def test_matched_spans_count_over_draws():
     prediction = random_prediction(3, 3, SPANS, 6, TYPES)
     objective = objective_of(prediction, "training.matches_per_entity=2")
-    assert objective.matched_spans(np.array([2, 0, 1])) == 3 * (4 + 0 + 2)
+    assert objective.denominator(np.array([2, 0, 1])) == 3 * (4 + 0 + 2)
 
 
 # Six words with an entity of three and one of a single word, and what was denoised.

@@ -299,9 +299,9 @@ def test_batches_are_as_long_as_the_engine_likes(build, tokenizer, nested_senten
         labels = network.labels
         subword_step = step
 
-        def reverse(self, batch, *rest):
+        def find(self, batch, *rest):
             lengths.append(batch.subwords.shape[1])
-            return engine.reverse(batch, *rest)
+            return engine.find(batch, *rest)
 
     options = InferenceSettings(steps=1, spans=9, batch_size=1)
     found = predict(Watched(), Task(corpus, range(5)), options, everything(network.labels))
@@ -364,7 +364,7 @@ def test_a_frozen_encoder_gets_no_gradient(
     corpus = EncodedCorpus(nested_sentences[:3], tokenizer, network_settings(network), labels)
     batch = corpus.batch(np.arange(3))
     noisy = objective.noise(batch, batch.keys)
-    objective(to_tensors(batch, CPU), noisy, 1.0).backward()
+    objective(to_tensors(batch, CPU), noisy.arrays(), 1.0).backward()
     pretrained = set(network.encoder.transformer.parameters())
     for name, parameter in network.named_parameters():
         has_gradient = parameter.grad is not None and bool((parameter.grad != 0).any())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 import typing
 from pathlib import Path
 
@@ -12,12 +13,13 @@ from diffusionner.errors import SettingsError
 from diffusionner.settings import SECTIONS, Settings, describe, setting_names
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").rglob("*.y*ml"))
-HINTS = {
+ALONE = ["method"]  # in no section
+HINTS = {name: typing.get_type_hints(Settings)[name] for name in ALONE} | {
     f"{section}.{name}": hint
     for section, cls in SECTIONS.items()
     for name, hint in typing.get_type_hints(cls).items()
 }
-FIELDS = {
+FIELDS = {f.name: f for f in dataclasses.fields(Settings) if f.name in ALONE} | {
     f"{section}.{f.name}": f for section, cls in SECTIONS.items() for f in dataclasses.fields(cls)
 }
 LITERALS = [name for name in FIELDS if typing.get_origin(HINTS[name]) is typing.Literal]
@@ -27,13 +29,14 @@ INTEGERS = [n for n, hint in HINTS.items() if hint is int or int in typing.get_a
 
 
 def given(name: str, value: object) -> Settings:
+    if name in ALONE:
+        return Settings.from_dict({name: value})
     section, key = name.split(".")
     return Settings.from_dict({section: {key: value}})
 
 
 def read(settings: Settings, name: str) -> object:
-    section, key = name.split(".")
-    return getattr(getattr(settings, section), key)
+    return operator.attrgetter(name)(settings)
 
 
 def write(folder: Path, text: str) -> Path:
@@ -134,7 +137,8 @@ def test_there_are_presets():
 def test_describe_covers_every_setting():
     rows = describe()
     assert [name for name, *_ in rows] == list(FIELDS) == setting_names()
-    assert {f.name: f.default_factory for f in dataclasses.fields(Settings)} == SECTIONS
+    fields = {f.name: f for f in dataclasses.fields(Settings)}
+    assert {name: f.default_factory for name, f in fields.items() if name not in ALONE} == SECTIONS
     for name, allowed, default, text in rows:
         assert default == read(Settings(), name)
         assert given(name, default) == Settings(), "a default must be a possible value"
@@ -196,7 +200,8 @@ def _lenient(name: str, value: object) -> Settings:
     section, key = name.split(".")
     values: dict[str, dict[str, object]] = {"inference": {"steps": 1}, "decoder": {"heads": 1}}
     values.setdefault(section, {})[key] = value
-    return Settings.from_dict(values)
+    method = "crf" if key == "levels" else "diffusion"
+    return Settings.from_dict({"method": method, **values})
 
 
 @pytest.mark.parametrize("name", FIELDS)
@@ -229,7 +234,7 @@ def test_strings_reject_numbers():
 def test_unknown_section():
     with pytest.raises(SettingsError, match=r"my\.yaml: unknown section 'trainning'; .*'training'"):
         Settings.from_dict({"trainning": {}}, "my.yaml")
-    with pytest.raises(SettingsError, match="unknown section '7'; choose one of: data, encoder,"):
+    with pytest.raises(SettingsError, match="unknown section '7'; choose one of: method, data,"):
         Settings.from_dict({7: {}})
 
 
@@ -355,3 +360,42 @@ def test_bad_inference_options():
         Settings().with_inference({"step": 1})
     with pytest.raises(SettingsError, match=r"inference\.steps=1001 exceeds"):
         Settings().with_inference({"steps": 1001})
+
+
+# Methods
+
+
+def test_the_method(tmp_path):
+    loaded = Settings.load(write(tmp_path, "method: crf\ntraining: {epochs: 3}"))
+    assert (loaded.method, loaded.denoises) == ("crf", False)
+    assert loaded.override(["method=biaffine"]).method == "biaffine"
+    assert Settings.from_dict(loaded.to_dict()) == loaded
+    assert Settings().denoises
+    with pytest.raises(SettingsError, match=r"method='crff' .*did you mean 'crf'"):
+        Settings().override(["method=crff"])
+    with pytest.raises(SettingsError, match="unknown setting 'training'"):
+        Settings().override(["training=3"])
+
+
+@pytest.mark.parametrize("name", ["steps", "spans", "start", "average_steps", "eta", "seed"])
+def test_a_rival_has_no_options_of_denoising(name):
+    settings = Settings.from_dict({"method": "biaffine"})
+    value = getattr(Settings().inference, name)
+    assert Settings().with_inference({name: value})
+    with pytest.raises(SettingsError, match=rf"option {name}=.* method is biaffine; do without"):
+        settings.with_inference({name: value})
+    assert settings.with_inference({name: None, "threshold": 0.5}).inference.threshold == 0.5
+
+
+@pytest.mark.parametrize("method", ["queries", "autoregressive"])
+@pytest.mark.parametrize("value", ["layers=0", "self_attention=false", "cross_attention=false"])
+def test_decoders_that_see_nothing(method, value):
+    assert Settings().override([f"decoder.{value}"])
+    with pytest.raises(SettingsError, match=rf"method={method} finds nothing with decoder.{value}"):
+        Settings().override([f"method={method}", f"decoder.{value}"])
+
+
+def test_levels_are_for_tagging():
+    assert Settings().override(["method=crf", "decoder.levels=2"]).decoder.levels == 2
+    with pytest.raises(SettingsError, match=r"decoder\.levels=2 is for method=crf"):
+        Settings().override(["method=queries", "decoder.levels=2"])

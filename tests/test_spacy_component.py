@@ -117,13 +117,13 @@ def test_pipe(nlp, batch_size):
 def test_pipe_is_batched_and_reads_as_needed(nlp, monkeypatch):
     component = nlp.get_pipe("diffusionner")
     sizes: list[int] = []
-    reverse = component.ner.engine.reverse
+    find = component.ner.engine.find
 
     def counted(batch, *arguments):
         sizes.append(len(batch.lengths))
-        return reverse(batch, *arguments)
+        return find(batch, *arguments)
 
-    monkeypatch.setattr(component.ner.engine, "reverse", counted)
+    monkeypatch.setattr(component.ner.engine, "find", counted)
     read = 0
 
     def texts():

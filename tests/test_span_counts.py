@@ -58,7 +58,7 @@ class Recording:
     def __init__(self) -> None:
         self.seen: list[tuple[np.ndarray, np.ndarray]] = []
 
-    def reverse(
+    def find(
         self,
         batch: Batch[np.ndarray],
         settings: InferenceSettings,

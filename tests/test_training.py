@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import typing
 from dataclasses import replace
 from pathlib import Path
 
@@ -340,9 +341,11 @@ def test_the_format_of_the_corpora_can_be_told(tiny_settings, tmp_path):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
-def test_graphed_gradients_are_those_of_the_plain_network(tiny_settings):
+@pytest.mark.parametrize("method", typing.get_args(typing.get_type_hints(Settings)["method"]))
+def test_graphed_gradients_are_those_of_the_plain_network(tiny_settings, method):
     settings = tiny_settings.override(
         [
+            f"method={method}",
             "training.cuda_graphs=true",
             "training.precision=float32",
             "encoder.dropout=0",
@@ -370,10 +373,10 @@ def test_graphed_gradients_are_those_of_the_plain_network(tiny_settings):
             (micro,) = trainer._prepare(chosen, 0)
             if recorded:
                 assert graphed.fits(micro.batch)
-                loss = graphed(micro.batch, micro.noisy, micro.denominator)
+                loss = graphed(micro.batch, micro.inputs, micro.denominator)
             else:
                 batch = to_tensors(micro.batch, trainer.device)
-                loss = trainer.objective(batch, micro.noisy, micro.denominator)
+                loss = trainer.objective(batch, micro.inputs, micro.denominator)
                 loss.backward()
             parts = [p.grad.flatten() for p in trainer.parameters if p.grad is not None]
             found.append(torch.cat([*parts, loss.detach()[None]]).clone())

@@ -15,7 +15,8 @@ from torch import Tensor
 from diffusionner.errors import CheckpointError, WriteError
 from diffusionner.files import bytes_writer, write_together
 from diffusionner.inference.calibration import Calibration
-from diffusionner.model import DenoisingNetwork
+from diffusionner.methods import network_class
+from diffusionner.model.base import Network
 from diffusionner.model.pretrained import build_encoder, load_tokenizer, position_limit
 from diffusionner.model_folder import new_config, read_config
 from diffusionner.packing import pack, read_tensors, unpack
@@ -25,7 +26,7 @@ from diffusionner.subwords import SubwordTokenizer
 
 def save(
     folder: Path,
-    network: DenoisingNetwork,
+    network: Network,
     tokenizer: SubwordTokenizer,
     settings: Settings,
     calibration: Calibration | None = None,
@@ -75,7 +76,7 @@ def tensor_writer(
     return write
 
 
-def load(folder: str | Path) -> tuple[DenoisingNetwork, SubwordTokenizer, Settings]:
+def load(folder: str | Path) -> tuple[Network, SubwordTokenizer, Settings]:
     """The network (on the CPU, float32, in eval mode) with its tokenizer and settings."""
     folder = Path(folder)
     config = read_config(folder, "encoder_config")
@@ -90,13 +91,13 @@ def load(folder: str | Path) -> tuple[DenoisingNetwork, SubwordTokenizer, Settin
             f"transformers knows ({error}); update transformers or restore the file"
         ) from error
     with init_empty_weights(include_buffers=False):
-        network = DenoisingNetwork(transformer, config["labels"], settings)
+        network = network_class(settings.method)(transformer, config["labels"], settings)
     load_weights(network, folder / "model.safetensors", assign=True)
     tokenizer = load_tokenizer(folder, position_limit(transformer.config))
     return network.eval(), tokenizer, settings
 
 
-def load_weights(network: DenoisingNetwork, path: Path, assign: bool = False) -> None:
+def load_weights(network: Network, path: Path, assign: bool = False) -> None:
     """assign: the tensors that are read become the network's, instead of being copied into it."""
     tensors = unpack(read_tensors(path), str(path))
     expected = network.state_dict()

@@ -8,7 +8,7 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +18,8 @@ import yaml
 from diffusionner.errors import SettingsError, nearest
 
 MAX_SEED = 2**32 - 1
+# Inference settings of the reverse process, which only method=diffusion has.
+DENOISING = ("steps", "spans", "start", "average_steps", "eta", "seed")
 
 
 def setting(default: Any, help: str, low: float | None = None, high: float | None = None) -> Any:
@@ -95,6 +97,9 @@ class DecoderSettings:
     dropout: float = setting(0.1, "Dropout in the decoder.", 0.0, 0.9)
     initializer: bool = setting(
         False, "Also score every span of a sentence: the likeliest are candidates to start from."
+    )
+    levels: int | Literal["auto"] = setting(
+        "auto", "Chains of tags of method=crf; auto = as the training data nests, up to 4.", 1
     )
 
 
@@ -176,6 +181,9 @@ class InferenceSettings:
 class Settings:
     """One experiment."""
 
+    method: Literal["diffusion", "crf", "biaffine", "queries", "autoregressive"] = setting(
+        "diffusion", "How entities are found in H_S: by denoising, or as a rival does it."
+    )
     data: DataSettings = field(default_factory=DataSettings)
     encoder: EncoderSettings = field(default_factory=EncoderSettings)
     diffusion: DiffusionSettings = field(default_factory=DiffusionSettings)
@@ -186,15 +194,19 @@ class Settings:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], origin: str = "settings") -> Settings:
         """Build from nested dictionaries; unknown names and impossible values are errors."""
-        sections = {f.name: f for f in dataclasses.fields(cls)}
+        fields = {f.name: f for f in dataclasses.fields(cls)}
         if not isinstance(values, Mapping):
             raise SettingsError(f"{origin}: expected sections such as 'encoder:', got {values!r}")
         built = {}
         for name, value in values.items():
-            if name not in sections:
+            if name not in fields:
                 raise SettingsError(
-                    f"{origin}: unknown section '{name}'; {nearest(str(name), sections)}"
+                    f"{origin}: unknown section '{name}'; {nearest(str(name), fields)}"
                 )
+            if name not in SECTIONS:
+                hint = typing.get_type_hints(cls)[name]
+                built[name] = _coerce(f"{origin}: {name}", value, hint, fields[name])
+                continue
             if name == "encoder" and isinstance(value, str):
                 value = {"name": value}  # `encoder: minilm` is all most people want to say
             if not isinstance(value, Mapping):
@@ -235,15 +247,14 @@ class Settings:
                     f"'{assignment}' is not an override; write section.key=value, "
                     "for example training.epochs=10"
                 )
-            section, _, name = key.strip().partition(".")
-            if section == "encoder" and not name:
-                name = "name"
-            if section not in values:
-                raise SettingsError(f"unknown setting '{key}'; {nearest(key, setting_names())}")
-            if name not in values[section]:
+            section, _, name = key.strip().rpartition(".")
+            if name == "encoder" and not section:
+                section, name = name, "name"
+            place = values.get(section) if section else values
+            if not isinstance(place, dict) or name not in place or name in SECTIONS:
                 raise SettingsError(f"unknown setting '{key}'; {nearest(key, setting_names())}")
             try:
-                values[section][name] = yaml.safe_load(text)
+                place[name] = yaml.safe_load(text)
             except yaml.YAMLError as error:
                 raise SettingsError(f"'{assignment}': the value is not valid YAML") from error
         return Settings.from_dict(values, "command line")
@@ -251,6 +262,9 @@ class Settings:
     def with_inference(self, options: Mapping[str, Any]) -> Settings:
         """A copy with other inference settings; None leaves one as it is."""
         given = {name: value for name, value in options.items() if value is not None}
+        for name in DENOISING:
+            if name in given:
+                self.need_denoising(f"the option {name}={given[name]}")
         if "threshold" in given and "phi" not in given:
             given["phi"] = None  # one takes the place of the other
         elif "phi" in given and "threshold" not in given:
@@ -261,6 +275,18 @@ class Settings:
         changed = dataclasses.replace(self, inference=section)
         changed.check("options")
         return changed
+
+    @property
+    def denoises(self) -> bool:
+        return self.method == "diffusion"
+
+    def need_denoising(self, what: str) -> None:
+        """Raise SettingsError where a rival is asked for something that only denoising has."""
+        if not self.denoises:
+            raise SettingsError(
+                f"{what} is a matter of denoising, and this model's method is {self.method}; do "
+                "without it, or take a model of method=diffusion"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -281,6 +307,7 @@ class Settings:
                 f"{origin}: inference.start=candidates needs a model with decoder.initializer=true;"
                 " use inference.start=noise"
             )
+        self._check_method(origin)
         hidden = self.encoder.hidden_size
         if hidden is not None and hidden % self.decoder.heads:
             fitting = max(1, round(hidden / self.decoder.heads)) * self.decoder.heads
@@ -299,6 +326,25 @@ class Settings:
                 f"training.accumulation={self.training.accumulation} equal micro-batches"
             )
 
+    def _check_method(self, origin: str) -> None:
+        decoder = self.decoder
+        if decoder.levels != "auto" and self.method != "crf":
+            raise SettingsError(
+                f"{origin}: decoder.levels={decoder.levels} is for method=crf, and this is "
+                f"method={self.method}; leave it out"
+            )
+        if self.method in ("queries", "autoregressive"):
+            lacking = [
+                f"decoder.{name}={str(getattr(decoder, name)).lower()}"
+                for name in ("layers", "self_attention", "cross_attention")
+                if not getattr(decoder, name)
+            ]
+            if lacking:
+                raise SettingsError(
+                    f"{origin}: method={self.method} finds nothing with {lacking[0]}: the decoder "
+                    "must see the sentence and what else is found in it; set it back"
+                )
+
 
 SECTIONS: dict[str, Any] = {
     "data": DataSettings,
@@ -311,19 +357,22 @@ SECTIONS: dict[str, Any] = {
 
 
 def setting_names() -> list[str]:
-    """Every setting as `section.key`."""
-    return [f"{name}.{f.name}" for name, cls in SECTIONS.items() for f in dataclasses.fields(cls)]
+    """Every setting as `key` or `section.key`."""
+    return [name for name, _, _ in _fields()]
 
 
 def describe() -> list[tuple[str, str, Any, str]]:
     """(name, allowed values, default, help) of every setting: the reference users read."""
-    rows = []
-    for section, cls in SECTIONS.items():
+    return [(name, _allowed(hint, f), f.default, f.metadata["help"]) for name, hint, f in _fields()]
+
+
+def _fields() -> Iterator[tuple[str, Any, dataclasses.Field[Any]]]:
+    """Name, type and field of every setting, those outside of sections first."""
+    for section, cls in {"": Settings, **SECTIONS}.items():
         hints = typing.get_type_hints(cls)
         for f in dataclasses.fields(cls):
-            name = f"{section}.{f.name}"
-            rows.append((name, _allowed(hints[f.name], f), f.default, f.metadata["help"]))
-    return rows
+            if f.name not in SECTIONS:
+                yield f"{section}.{f.name}".lstrip("."), hints[f.name], f
 
 
 def _build_section(section: str, values: Mapping[str, Any], origin: str) -> Any:

@@ -53,7 +53,7 @@ def test_every_span_becomes_the_same(pair, sentences, chosen, average):
     slots = np.arange(23) < 1 + np.arange(len(batch.lengths))[:, None] * 5 % 23
     options = {"steps": 5, "eta": 0.5, "average_steps": average}
     inference = ner.settings.with_inference(options).inference
-    expected, found = (one.engine.reverse(batch, inference, slots)() for one in (model, ner))
+    expected, found = (one.engine.find(batch, inference, slots)() for one in (model, ner))
     assert found.dtype == expected.dtype and found.shape == expected.shape
     assert found.shape[1] == (5 if average else 1)
     for one, other in zip(found.swapaxes(0, 1), expected.swapaxes(0, 1), strict=True):
@@ -111,12 +111,12 @@ def test_parts_of_a_batch(pair, sentences, monkeypatch):
     slots = np.arange(23) < 1 + np.arange(len(corpus))[:, None] * 5 % 23
     given = np.zeros((*slots.shape, 2), dtype=np.int64)
     inference = ner.settings.inference
-    expected = [ner.engine.reverse(batch, inference, slots, start)() for start in (None, given)]
+    expected = [ner.engine.find(batch, inference, slots, start)() for start in (None, given)]
     monkeypatch.setattr(onnx_engine, "PART", 1)
     for processors in (1, 3, 100):
         monkeypatch.setattr(ner.engine, "processors", processors)
         for start, table in zip((None, given), expected, strict=True):
-            found = ner.engine.reverse(batch, inference, slots, start)()
+            found = ner.engine.find(batch, inference, slots, start)()
             assert found.shape == table.shape and (found[..., 3] >= 0).any()
             assert np.allclose(found[:, 0][slots], table[:, 0][slots], atol=1e-4)
             assert (found[:, 0][~slots][:, 3] == -1).all()

@@ -19,7 +19,7 @@ from diffusionner.diffusion import gaussian_noise
 from diffusionner.export import export
 from diffusionner.export.graphs import INPUTS, DenoiserGraph, EncoderGraph, for_graphs
 from diffusionner.inference.onnx_engine import encoder_inputs
-from diffusionner.inference.torch_engine import read_out
+from diffusionner.model.decoder import read_out
 from diffusionner.model.tensors import to_tensors
 
 # The graphs are the network

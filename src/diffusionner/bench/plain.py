@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
-from diffusionner.model import DenoisingNetwork
-from diffusionner.model.decoder import BoundaryPointer, PreparedSentence
+from diffusionner.model.base import Network
+from diffusionner.model.decoder import BoundaryPointer, Words
 
 
 class PlainPointer(BoundaryPointer):
@@ -16,14 +16,16 @@ class PlainPointer(BoundaryPointer):
         super().__init__(pointer.words.in_features)
         self.load_state_dict(pointer.state_dict())
 
-    def forward(self, words: Tensor, spans: Tensor, sentence: PreparedSentence) -> Tensor:
+    def forward(self, words: Tensor, spans: Tensor, sentence: Words) -> Tensor:
         fused = F.relu(words[:, None, None] + self.spans(spans)[..., None, :])
         scores: Tensor = self.output(fused).squeeze(-1)
         return scores.masked_fill(~sentence.mask[:, None, None], -1e4)
 
 
-def plainly(network: DenoisingNetwork) -> DenoisingNetwork:
+def plainly(network: Network) -> Network:
     """The network, its pointers replaced."""
-    decoder = network.decoder
-    decoder.left, decoder.right = PlainPointer(decoder.left), PlainPointer(decoder.right)
+    for module in list(network.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, BoundaryPointer):
+                setattr(module, name, PlainPointer(child))
     return network

@@ -102,15 +102,20 @@ def _latency(record: dict[str, Any], console: Console) -> None:
     for name in ("words", "loading s", "first call ms", "K", "p50 ms", "p95 ms", "calls"):
         table.add_column(name, justify="right")
     for one in record["latency"]:
-        for spans in ("auto", "60"):
-            found = one[f"spans_{spans}"]
+        for number, (spans, found) in enumerate(_by_spans(one).items()):
             once = [str(one["words"]), f"{one['load_s']:.2f}", f"{one['first_call_ms']:.0f}"]
             table.add_row(
-                *([one["subject"], *once] if spans == "auto" else [""] * 4),
+                *([""] * 4 if number else [one["subject"], *once]),
                 spans, f"{found['p50_ms']:.2f}", f"{found['p95_ms']:.2f}", str(found["calls"]),
             )  # fmt: skip
     console.print(table)
     _note(console, "From text to entities at γ = 1. The first call also makes ready what is used.")
+
+
+def _by_spans(one: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Latency by K; a rival has none."""
+    found = {spans: one.get(f"spans_{spans}") for spans in ("auto", "60")}
+    return {k: v for k, v in found.items() if v} or {"": one["spans_none"]}
 
 
 def _stages(record: dict[str, Any], console: Console) -> None:

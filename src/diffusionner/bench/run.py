@@ -121,6 +121,7 @@ def _inference(
             loaded.subject.name,
             loaded.precision,
             whole=loaded.precision == loaded.subject.own_precision,
+            denoises=loaded.ner.settings.denoises,
         )
     ]
     memory = machine.PeakMemory(request.device)
@@ -132,7 +133,7 @@ def _inference(
             loaded, chosen, read, axes.base_spans, axes.base_batch_size, request.repeats, tell
         )
         for loaded in models
-        if not loaded.subject.exported
+        if not loaded.subject.exported and loaded.ner.settings.denoises
     ]
     few = sample.spread(sentences, round(count * SCALING / scaling.TIMES[-1]))
     own = [loaded for loaded in models if loaded.precision == loaded.subject.own_precision]

@@ -11,7 +11,7 @@ import numpy as np
 from torch.nn.modules.module import register_module_forward_hook
 
 from diffusionner.bench.machine import PeakMemory
-from diffusionner.bench.throughput import Loaded, words_task
+from diffusionner.bench.throughput import Loaded, had_by, words_task
 from diffusionner.bench.timing import Summary, Tell
 from diffusionner.corpus import Sentence
 from diffusionner.inference.pipeline import BUFFERED_BATCHES, DiffusionNER
@@ -33,7 +33,7 @@ def measure(
     ner, device = loaded.ner, loaded.subject.device
     texts = [" ".join(s.words) for s in sentences]
     batch_size = min(most_batch_size, max(1, TIMES[-1] * len(texts) // (BUFFERED_BATCHES * BURSTS)))
-    options = {"steps": 1, "spans": spans, "batch_size": batch_size}
+    options = had_by(ner, {"steps": 1, "spans": spans, "batch_size": batch_size})
     _stream(ner, texts, TIMES[1], options)  # warm
     sizes = []
     for number, times in enumerate(TIMES):
@@ -51,7 +51,8 @@ def measure(
         "sizes": sizes,
         "position": positions(runs[-1]),
         "encoder_calls": {
-            str(count): encoder_calls(loaded, sentences, count, options) for count in steps
+            str(count): encoder_calls(loaded, sentences, count, options)
+            for count in (steps if ner.settings.denoises else (1,))
         },
     }
 
@@ -86,7 +87,7 @@ def encoder_calls(
     if loaded.subject.exported:
         return None
     with counted(type(loaded.ner.encoder.transformer)) as calls:
-        words_task(loaded.ner, sentences, {**options, "steps": steps})()
+        words_task(loaded.ner, sentences, had_by(loaded.ner, {**options, "steps": steps}))()
     return len(calls)
 
 

@@ -15,7 +15,7 @@ from diffusionner.corpus import Sentence, collect_labels
 from diffusionner.errors import DataError, SettingsError, nearest
 from diffusionner.inference.pipeline import DiffusionNER
 from diffusionner.inference.torch_engine import TorchEngine
-from diffusionner.model import DenoisingNetwork
+from diffusionner.methods import network_class
 from diffusionner.model.pretrained import load_encoder, load_tokenizer, position_limit
 from diffusionner.settings import Settings
 
@@ -70,7 +70,9 @@ def write_model(encoder: Path, sentences: Sequence[Sentence], settings: Settings
     if not labels:
         raise DataError("the corpus has no entities, so a model of it has no types; give another")
     transformer = load_encoder(str(encoder))
-    network = DenoisingNetwork(transformer, labels, settings)
+    method = network_class(settings.method)
+    settings = method.settle(settings, sentences)
+    network = method(transformer, labels, settings)
     tokenizer = load_tokenizer(encoder, position_limit(transformer.config))
     DiffusionNER(TorchEngine(network), tokenizer, settings).save_pretrained(to)
 

@@ -21,8 +21,8 @@ from diffusionner.diffusion import gaussian_noise, mix_keys
 from diffusionner.diffusion.span_counts import span_counts, span_slots
 from diffusionner.inference.decoding import Found, deduplicate, resolve_overlaps
 from diffusionner.inference.pipeline import DiffusionNER
-from diffusionner.inference.torch_engine import read_out
 from diffusionner.model import DenoisingNetwork
+from diffusionner.model.decoder import read_out
 from diffusionner.model.tensors import to_device, to_tensors
 
 STAGES = {
@@ -72,11 +72,13 @@ def measure(
 ) -> dict[str, Any]:
     """Milliseconds per sentence of every stage at γ = 1, medians over the repeats."""
     runs = []
+    network = loaded.network
+    assert isinstance(network, DenoisingNetwork)
     first = uncounted_turns(loaded.subject.device)
     for turn in range(first + repeats):
         tell("stages", turn, first + repeats)
         clock = Clock(loaded.subject.device)
-        _pass(loaded.ner, loaded.network, sentences, spans, batch_size, clock)
+        _pass(loaded.ner, network, sentences, spans, batch_size, clock)
         runs.append(clock.seconds)
     counted = runs[first:]
     stages = {"read": Summary.of([1000 * read])}

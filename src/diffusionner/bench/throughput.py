@@ -20,9 +20,9 @@ from diffusionner.inference.engine import Engine
 from diffusionner.inference.onnx_engine import OnnxEngine, encoder_inputs
 from diffusionner.inference.pipeline import DiffusionNER
 from diffusionner.inference.torch_engine import TorchEngine
-from diffusionner.model import DenoisingNetwork
+from diffusionner.model.base import Network
 from diffusionner.model.tensors import to_device
-from diffusionner.settings import InferenceSettings
+from diffusionner.settings import DENOISING, InferenceSettings
 
 ENCODER, WORDS, TEXT = "encoder alone", "words to entities", "text to entities"
 
@@ -54,18 +54,20 @@ class Axes:
     base_spans: int | str
     base_batch_size: int
 
-    def points(self, subject: str, precision: str, whole: bool) -> Iterator[Point]:
-        """whole: vary every axis, not only measure the base."""
-        base = Point(
-            subject, WORDS, precision, self.base_batch_size, self.base_steps, self.base_spans
-        )
+    def points(
+        self, subject: str, precision: str, whole: bool, denoises: bool = True
+    ) -> Iterator[Point]:
+        """whole: vary every axis, not only measure the base; denoises: it has steps and spans."""
+        base = Point(subject, WORDS, precision, self.base_batch_size)
+        if denoises:
+            base = replace(base, steps=self.base_steps, spans=self.base_spans)
         sizes = self.batch_sizes if whole else ()
         for size in dict.fromkeys((self.base_batch_size, *sizes)):
             yield Point(subject, ENCODER, precision, size)
         points = [base, replace(base, what=TEXT)]
         if whole:
-            points += [replace(base, steps=steps) for steps in self.steps]
-            points += [replace(base, spans=spans) for spans in self.spans]
+            points += [replace(base, steps=steps) for steps in self.steps if denoises]
+            points += [replace(base, spans=spans) for spans in self.spans if denoises]
             points += [replace(base, batch_size=size) for size in self.batch_sizes]
         yield from dict.fromkeys(points)
 
@@ -94,15 +96,21 @@ class Loaded:
     ner: DiffusionNER
 
     @property
-    def network(self) -> DenoisingNetwork:
+    def network(self) -> Network:
         """What a torch model runs, in this precision."""
         assert isinstance(self.ner.engine, TorchEngine)
         return self.ner.engine.running
 
 
+def had_by(ner: DiffusionNER, options: dict[str, Any]) -> dict[str, Any]:
+    """Of these options those that the model has: a rival has none of denoising."""
+    rival = not ner.settings.denoises
+    return {name: value for name, value in options.items() if not (rival and name in DENOISING)}
+
+
 def sample_size(loaded: Loaded, sentences: Sequence[Sentence], axes: Axes, seconds: float) -> int:
     """How many sentences take about so long at the base."""
-    options = {"steps": axes.base_steps, "spans": axes.base_spans}
+    options = had_by(loaded.ner, {"steps": axes.base_steps, "spans": axes.base_spans})
     count = 8
     while True:
         chosen = sample.draw(sentences, count)
@@ -220,7 +228,7 @@ class _Recorder:
         self.subword_step = engine.subword_step
         self.batches: list[Batch[np.ndarray]] = []
 
-    def reverse(
+    def find(
         self,
         batch: Batch[np.ndarray],
         settings: InferenceSettings,
@@ -261,10 +269,11 @@ def latency(subject: Subject, words: Sequence[str], calls: int) -> dict[str, Any
     loading = time.perf_counter() - started
     text = " ".join(words)
     found: dict[str, Any] = {"subject": subject.name, "words": len(words), "load_s": loading}
-    for spans in ("auto", 60):
+    for spans in ("auto", 60) if ner.settings.denoises else ("none",):
+        options = had_by(ner, {"steps": 1, "spans": spans})
 
-        def call(spans: int | str = spans) -> object:
-            return ner(text, steps=1, spans=spans)
+        def call(options: dict[str, Any] = options) -> object:
+            return ner(text, **options)
 
         first = timed(call, subject.device)
         if "first_call_ms" not in found:

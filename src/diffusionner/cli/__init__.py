@@ -18,6 +18,7 @@ from diffusionner.cli import (
     evaluate,
     export,
     models,
+    paper,
     predict,
     score,
     serve,
@@ -43,6 +44,7 @@ app.command("serve")(serve.serve)
 app.command("calibrate")(calibrate.calibrate)
 app.command("export")(export.export)
 app.command("bench")(bench.bench)
+app.command("paper")(paper.paper)
 app.command("models")(models.models)
 app.command("card")(card.card)
 app.add_typer(data.app, name="data")

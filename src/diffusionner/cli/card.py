@@ -48,6 +48,7 @@ def card(
         device = "cuda" if torch.cuda.is_available() else "cpu"
     folder = registry.find(model).resolve()
     ner = options.load_model(folder, device)
+    ner.settings.need_denoising("a card, with its curves over steps and noise,")
     with options.progress() as tell:
         figures = measure(folder, ner, described, device, sentences, tell)
     # Where the corpora lie is the business of this machine, not of a card.

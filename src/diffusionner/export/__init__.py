@@ -43,6 +43,7 @@ def export(
     progress: Callable[[str], None] = lambda stage: None,
 ) -> Exported:
     """Write `output`, a folder for backend onnx; ExportError if F1 on dev moves too far."""
+    ner.settings.need_denoising("an export for ONNX Runtime")
     if precision not in LIMITS:
         raise SettingsError(f"unknown precision '{precision}'; {nearest(precision, LIMITS)}")
     for package in ("onnx", "onnxruntime", "onnxscript"):

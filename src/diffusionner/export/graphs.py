@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from diffusionner.batching import EncodedCorpus
 from diffusionner.corpus import Sentence
 from diffusionner.inference.pipeline import DiffusionNER
-from diffusionner.inference.torch_engine import read_out
 from diffusionner.model import DenoisingNetwork
-from diffusionner.model.decoder import BoundaryPointer, PreparedSentence
+from diffusionner.model.decoder import BoundaryPointer, PreparedSentence, Words, read_out
 from diffusionner.model.tensors import encoder_batch
 from diffusionner.model_folder import DENOISER_FILE, ENCODER_FILE
 
@@ -28,6 +27,7 @@ INPUTS = ("subwords", "attention", "word_of", "first", "lengths", "characters")
 
 
 def write_graphs(ner: DiffusionNER, folder: Path) -> None:
+    assert isinstance(ner.network, DenoisingNetwork)
     network = for_graphs(ner.network)
     example = [Sentence("An example of some words .".split()[: 4 + n]) for n in range(3)]
     corpus = EncodedCorpus(example, ner.subwords, ner.settings.encoder)
@@ -100,7 +100,7 @@ class _FoldedPointer(BoundaryPointer):
             self.spans.weight.copy_(pointer.spans.weight[order] * -factor[:, None])
             self.output.bias.copy_(pointer.output.bias)
 
-    def forward(self, words: Tensor, spans: Tensor, sentence: PreparedSentence) -> Tensor:
+    def forward(self, words: Tensor, spans: Tensor, sentence: Words) -> Tensor:
         words, spans = words[:, None, None], self.spans(spans)  # vw and -vs
         shared = self.output.bias - spans.sum(-1, keepdim=True)
         spans = spans[..., None, :]
@@ -164,7 +164,7 @@ class DenoiserGraph(nn.Module):
         keys_values: list[tuple[Tensor, Tensor] | None] = [None] * len(self.network.decoder.layers)
         if layers:
             keys_values = list(zip(layers[::2], layers[1::2], strict=True))
-        sentence = PreparedSentence(mask, lengths, starts, ends, keys_values, left, right)
+        sentence = PreparedSentence(mask, lengths, keys_values, left, right, starts, ends)
         steps = t[None, None].expand(x.shape[0], 1)
         prediction = self.network.denoise(sentence, x, steps, slots)
         x0 = self.network.restored(prediction, lengths[:, None])

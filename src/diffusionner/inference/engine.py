@@ -1,4 +1,4 @@
-"""What runs the reverse process: torch, or ONNX Runtime where there is no torch."""
+"""What finds candidates: torch, or ONNX Runtime where there is no torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Engine(Protocol):
     def subword_step(self) -> int:
         """Lengths of its batches are best multiples of this."""
 
-    def reverse(
+    def find(
         self,
         batch: Batch[np.ndarray],
         settings: InferenceSettings,
@@ -28,12 +28,15 @@ class Engine(Protocol):
         given: np.ndarray | None = None,
         start: int | None = None,
     ) -> Callable[[], np.ndarray]:
-        """Start γ steps from Gaussian spans at T, or from spans that the caller gives.
+        """Start to find the candidates of a batch.
+
+        By denoising, that is γ steps from Gaussian spans at T, or from spans that the caller gives.
 
         slots: [B, K] true where a sentence has a span; given: [B, K, 2] word indices (left,
         right), taken as the noisy spans of timestep `start`.
         What is returned waits for their end, so that the host can go on meanwhile. It gives what
         each span was at the steps that count, [B, steps, K, 5] = left, right, type, total, P^c.
         The total of the three probabilities is -1 where it is no entity: no-entity is likeliest,
-        or right < left.
+        or right < left. A rival has one step, its total is on the same scale, and it reads neither
+        the slots nor the settings.
         """

@@ -58,7 +58,7 @@ class OnnxEngine:
         self.processors = processors()
         self.workers = ThreadPoolExecutor(self.processors)
 
-    def reverse(
+    def find(
         self,
         batch: Batch[np.ndarray],
         settings: InferenceSettings,

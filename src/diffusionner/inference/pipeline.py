@@ -28,7 +28,7 @@ from diffusionner.subwords import SubwordTokenizer
 from diffusionner.text import TextSentence, split_sentences
 
 if TYPE_CHECKING:
-    from diffusionner.model import DenoisingNetwork
+    from diffusionner.model.base import Network
     from diffusionner.model.encoder import SentenceEncoder
 
 BACKENDS = ("torch", "onnx")
@@ -38,12 +38,12 @@ GROWTH = 4  # then within so many times more until they are enough: tokenising i
 
 
 class DiffusionNER:
-    """A trained model.
+    """A trained model, of DiffusionNER or of a rival (`method` in its settings).
 
     Every method takes the inference settings as keywords: steps (γ), spans (K_eval), eta,
     threshold (least score) or phi (least sum of the three probabilities), overlap ("nested",
-    "flat", "all"), seed, batch_size. What is not given is as the
-    model was saved with.
+    "flat", "all"), seed, batch_size; a rival has no steps, spans, eta or seed.
+    What is not given is as the model was saved with.
     """
 
     def __init__(
@@ -142,9 +142,9 @@ class DiffusionNER:
         return hub.push(self, name, precision, private, token, message)
 
     @property
-    def network(self) -> DenoisingNetwork:
+    def network(self) -> Network:
         """The torch module."""
-        network: DenoisingNetwork | None = getattr(self.engine, "network", None)
+        network: Network | None = getattr(self.engine, "network", None)
         if network is None:
             raise CheckpointError("a model of backend onnx has no torch module")
         return network
@@ -169,6 +169,7 @@ class DiffusionNER:
 
     def steps(self, text: str, **options: Any) -> tuple[list[TextSentence], list[Trajectory]]:
         """The sentences of a text, and every denoising step of each from noise."""
+        self.settings.need_denoising("a look at every step")
         settings = self.settings.with_inference(options)
         parts = split_sentences(text)
         if not parts:
@@ -312,6 +313,7 @@ class DiffusionNER:
         options: dict[str, Any],
     ) -> list[Entities]:
         """The reverse process from the caller's spans."""
+        self.settings.need_denoising("from_spans=")
         settings = self.settings.with_inference(options)
         timesteps = settings.diffusion.timesteps
         if timestep is None:

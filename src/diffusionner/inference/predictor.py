@@ -1,4 +1,4 @@
-"""Runs the reverse process over an encoded corpus, batch by batch."""
+"""Runs an engine over an encoded corpus, batch by batch."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Task:
             slots = span_slots(span_counts(batch.lengths, settings.spans))
         else:
             spans, slots = _place(self.given, self.corpus, chosen)
-        return engine.reverse(batch, settings, slots, spans, self.start)
+        return engine.find(batch, settings, slots, spans, self.start)
 
     def result(self, judge: Judge, overlap: str) -> list[list[Found]]:
         """Entities of each sentence, overlaps resolved."""

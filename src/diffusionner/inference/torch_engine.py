@@ -1,4 +1,4 @@
-"""The reverse process in torch, on a CPU or a GPU."""
+"""A network in torch, on a CPU or a GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from diffusionner.batching import Batch
 from diffusionner.errors import SettingsError, nearest
-from diffusionner.model import DenoisingNetwork, Prediction
+from diffusionner.model.base import Network
 from diffusionner.model.tensors import to_device, to_tensors
 from diffusionner.settings import InferenceSettings
 
@@ -20,7 +20,7 @@ PRECISIONS = {"float32": torch.float32, "bf16": torch.bfloat16}
 
 class TorchEngine:
     def __init__(
-        self, network: DenoisingNetwork, device: str | None = None, precision: str | None = None
+        self, network: Network, device: str | None = None, precision: str | None = None
     ) -> None:
         """device: where to move the network; None leaves it as it is, being trained perhaps.
 
@@ -66,7 +66,7 @@ class TorchEngine:
                 if isinstance(module, torch.nn.LSTM) and next(module.parameters()).is_cuda:
                     module.half().flatten_parameters()
 
-    def reverse(
+    def find(
         self,
         batch: Batch[np.ndarray],
         settings: InferenceSettings,
@@ -86,14 +86,8 @@ class TorchEngine:
             with torch.inference_mode(), autocast:
                 (counted,) = to_device([slots], device)
                 spans = None if given is None else to_device([given], device)[0]
-                restored = network.reverse(
-                    to_tensors(batch, device), settings, counted, spans, start
-                )
-                tables = [
-                    read_out(prediction, restored.slots, restored.initial)
-                    for prediction in restored.predictions
-                ]
-                return _fetch(torch.stack(tables, 1))
+                tensors = to_tensors(batch, device)
+                return _fetch(network.find(tensors, settings, counted, spans, start))
         finally:
             if was_training:
                 network.train()
@@ -113,22 +107,3 @@ def _fetch(table: Tensor) -> Callable[[], np.ndarray]:
         return there.numpy()
 
     return wait
-
-
-def read_out(prediction: Prediction, slots: Tensor, initial: Tensor | None) -> Tensor:
-    """arg-max boundaries and type of every span: [B, K, 5] = left, right, type, total, P^c.
-
-    The total is -1 where the span is no entity: no-entity is likeliest, or right < left. With an
-    initializer, which has its own view of the span, it is the mean of both, on the same scale.
-    """
-    # Of the scores, not their sigmoids: where these round to 0 or 1, several are the largest.
-    left_score, left = prediction.left[:, 0].max(-1)
-    right_score, right = prediction.right[:, 0].max(-1)
-    type_p, kind = prediction.types[:, 0].softmax(-1).max(-1)
-    valid = (kind < prediction.types.shape[-1] - 1) & (left <= right) & slots
-    total = left_score.sigmoid() + right_score.sigmoid() + type_p
-    if initial is not None:
-        cells = left * initial.shape[2] + right
-        total = (total + 3 * initial.flatten(1).gather(1, cells).sigmoid()) / 2
-    total = torch.where(valid, total, -1.0)
-    return torch.stack([left.float(), right.float(), kind.float(), total, type_p], -1)

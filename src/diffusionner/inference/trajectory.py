@@ -58,7 +58,7 @@ def trajectories(
     for number in range(len(corpus)):
         batch = corpus.batch(np.array([number]), engine.subword_step)
         slots = span_slots(span_counts(batch.lengths, inference.spans))
-        tables = engine.reverse(batch, inference, slots)()[0]  # [steps, K, 5]
+        tables = engine.find(batch, inference, slots)()[0]  # [steps, K, 5]
         windows = corpus.windows
         first = int(windows.offset[number])
         yield Trajectory(

@@ -49,17 +49,23 @@ def card_of(ner: DiffusionNER, name: str) -> str:
     if ner.folder is not None and (ner.folder / CARD).exists():
         return (ner.folder / CARD).read_text(encoding="utf-8")
     inference = ner.settings.inference
+    how, own = "by boundary denoising (DiffusionNER)", ""
+    if ner.settings.denoises:
+        values = [f"{name}={getattr(inference, name)}" for name in ("start", "steps", "spans")]
+        own = f"Settings of its own: {', '.join(values)}.\n"
+    else:
+        how = f"with method={ner.settings.method}, a rival of DiffusionNER"
     front: dict[str, Any] = {
         "library_name": "diffusionner",
         "pipeline_tag": "token-classification",
-        "tags": ["named-entity-recognition", "nested-ner", "diffusion"],
+        "tags": ["named-entity-recognition", "nested-ner", ner.settings.method],
     }
     types = ", ".join(f"`{label}`" for label in ner.labels)
     return f"""---
 {yaml.safe_dump(front, sort_keys=False)}---
 
 # {name}
-Named entity recognition by boundary denoising (DiffusionNER). Types: {types}.
+Named entity recognition {how}. Types: {types}.
 
 ```python
 from diffusionner import DiffusionNER
@@ -69,6 +75,5 @@ for entity in ner("Ada Lovelace met Charles Babbage in London."):
     print(entity.start, entity.end, entity.label, round(entity.score, 2), entity.text)
 ```
 
-Settings of its own: start={inference.start}, steps={inference.steps}, spans={inference.spans}.
-Nothing has been measured for this card; `diffusionner card` writes one with scores.
+{own}Nothing has been measured for this card; `diffusionner card` writes one with scores.
 """

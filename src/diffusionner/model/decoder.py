@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from diffusionner.errors import SettingsError
 from diffusionner.model.encoder import SentenceEncoding
 from diffusionner.model.initializer import Initializer
 from diffusionner.model.pointer import pointer_scores
 from diffusionner.settings import DecoderSettings
+
+CLASSIFIER = "classifier.3."  # the last layer of a span decoder: its weights are of the types
 
 
 @dataclass
@@ -29,16 +33,25 @@ class Prediction:
 
 
 @dataclass
-class PreparedSentence:
-    """What the decoder derives from H_S, once for all steps."""
+class PointedSentence:
+    """What attention and pointers need of H_S."""
 
     mask: Tensor  # [B, M] true for words
     lengths: Tensor  # [B]
-    starts: Tensor  # [B, M, h] what a span's first word gives to H_X
-    ends: Tensor  # [B, M, h] what its last word gives
     keys_values: list[tuple[Tensor, Tensor] | None]  # per layer, [B, heads, M, h / heads]
     left: Tensor  # [B, M, h] H_S W_S of the left pointer
     right: Tensor
+
+
+Words: TypeAlias = PointedSentence | SentenceEncoding  # which of M are words, by sentence
+
+
+@dataclass
+class PreparedSentence(PointedSentence):
+    """What the decoder derives from H_S, once for all steps."""
+
+    starts: Tensor  # [B, M, h] what a span's first word gives to H_X
+    ends: Tensor  # [B, M, h] what its last word gives
     initial: Tensor | None = None  # [B, M, M] the initializer's score of each span
 
 
@@ -60,11 +73,15 @@ class Attention(nn.Module):
 
     def forward(self, target: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """target [B, Q, h]; mask [B, S], true where attention is allowed → [B, Q, h]"""
+        return self.attend(target, keys, values, None if mask is None else mask[:, None, None, :])
+
+    def attend(self, target: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+        """The same with a mask of [B, heads, Q, S], or of ones in places of these."""
         attended = F.scaled_dot_product_attention(
             self._split(self.query(target)),
             keys,
             values,
-            attn_mask=None if mask is None else mask[:, None, None, :],
+            attn_mask=mask,
             dropout_p=self.dropout if self.training else 0.0,
         )
         return self.output(attended.transpose(1, 2).reshape(target.shape))
@@ -149,7 +166,7 @@ class BoundaryPointer(nn.Module):
         self.spans = nn.Linear(size, size, bias=False)
         self.output = nn.Linear(size, 1)
 
-    def forward(self, words: Tensor, spans: Tensor, sentence: PreparedSentence) -> Tensor:
+    def forward(self, words: Tensor, spans: Tensor, sentence: Words) -> Tensor:
         """words (projected) [B, M, h], spans [B, D, K, h] → scores [B, D, K, M]"""
         batch, draws, count, size = spans.shape
         projected = self.spans(spans).view(batch, draws * count, size)
@@ -158,14 +175,16 @@ class BoundaryPointer(nn.Module):
         return scores.view(batch, draws, count, -1)
 
 
-class EntityDecoder(nn.Module):
-    def __init__(self, size: int, types: int, timesteps: int, settings: DecoderSettings) -> None:
-        super().__init__()
-        self.pooling = settings.span_pooling
-        if self.pooling == "endpoints":
-            self.first = nn.Linear(size, size)
-            self.last = nn.Linear(size, size)
-            self.join = nn.Linear(2 * size, size)
+class SpanDecoder(nn.Module):
+    """Hidden states of K spans → attention among them and to the words → boundaries and types."""
+
+    layers: nn.ModuleList
+    left: BoundaryPointer
+    right: BoundaryPointer
+    classifier: nn.Sequential
+
+    def add_layers(self, size: int, types: int, settings: DecoderSettings) -> None:
+        """For __init__, behind whatever makes the hidden states: so weights are drawn in order."""
         has_attention = settings.self_attention or settings.cross_attention
         self.layers = nn.ModuleList(
             SpanEncoderLayer(size, settings) for _ in range(settings.layers if has_attention else 0)
@@ -178,33 +197,25 @@ class EntityDecoder(nn.Module):
             nn.Dropout(settings.dropout),
             nn.Linear(size, types + 1),
         )
-        self.initializer = Initializer(size) if settings.initializer else None
-        self.timestep_table: Tensor
-        self.register_buffer(
-            "timestep_table", sinusoidal_table(timesteps + 1, size), persistent=False
-        )
 
-    def prepare(self, encoding: SentenceEncoding) -> PreparedSentence:
+    def read(self, encoding: SentenceEncoding) -> PointedSentence:
         states = encoding.states
-        return PreparedSentence(
+        return PointedSentence(
             encoding.mask,
             encoding.lengths,
-            *self._pooling_tables(states),
             keys_values=[layer.keys_values(states) for layer in self._span_encoder()],
             left=self.left.words(states),
             right=self.right.words(states),
-            initial=self.initializer(states, encoding.mask) if self.initializer else None,
         )
 
-    def forward(
-        self, sentence: PreparedSentence, spans: Tensor, t: Tensor, slots: Tensor | None = None
-    ) -> Prediction:
-        """spans [B, D, K, 2] word indices, t [B, D], slots [B, K] true for spans that count."""
-        hidden = self._pool(sentence, spans)
+    def attend(self, sentence: PointedSentence, hidden: Tensor, slots: Tensor | None) -> Tensor:
+        """The span encoder: hidden [B, D, K, h] → [B, D, K, h]"""
         words = sentence.mask
         for layer, keys_values in zip(self._span_encoder(), sentence.keys_values, strict=True):
             hidden = layer(hidden, keys_values, words, slots)
-        hidden = hidden + self.timestep_table[t][..., None, :].to(hidden.dtype)
+        return hidden
+
+    def predict(self, sentence: PointedSentence, hidden: Tensor) -> Prediction:
         return Prediction(
             left=self.left(sentence.left, hidden, sentence),
             right=self.right(sentence.right, hidden, sentence),
@@ -213,6 +224,40 @@ class EntityDecoder(nn.Module):
 
     def _span_encoder(self) -> list[SpanEncoderLayer]:
         return [layer for layer in self.layers if isinstance(layer, SpanEncoderLayer)]
+
+
+class EntityDecoder(SpanDecoder):
+    """The hidden states are those of noisy spans, pooled from their words."""
+
+    def __init__(self, size: int, types: int, timesteps: int, settings: DecoderSettings) -> None:
+        super().__init__()
+        self.pooling = settings.span_pooling
+        if self.pooling == "endpoints":
+            self.first = nn.Linear(size, size)
+            self.last = nn.Linear(size, size)
+            self.join = nn.Linear(2 * size, size)
+        self.add_layers(size, types, settings)
+        self.initializer = Initializer(size) if settings.initializer else None
+        self.timestep_table: Tensor
+        self.register_buffer(
+            "timestep_table", sinusoidal_table(timesteps + 1, size), persistent=False
+        )
+
+    def prepare(self, encoding: SentenceEncoding) -> PreparedSentence:
+        states = encoding.states
+        starts, ends = self._pooling_tables(states)
+        pointed = self.read(encoding)
+        initial = self.initializer(states, encoding.mask) if self.initializer else None
+        return PreparedSentence(**vars(pointed), starts=starts, ends=ends, initial=initial)
+
+    def forward(
+        self, sentence: PreparedSentence, spans: Tensor, t: Tensor, slots: Tensor | None = None
+    ) -> Prediction:
+        """spans [B, D, K, 2] word indices, t [B, D], slots [B, K] true for spans that count."""
+        hidden = self.attend(sentence, self._pool(sentence, spans), slots)
+        return self.predict(
+            sentence, hidden + self.timestep_table[t][..., None, :].to(hidden.dtype)
+        )
 
     def _pooling_tables(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """H_X is a function of two words of the span, and a sentence has few words.
@@ -231,7 +276,7 @@ class EntityDecoder(nn.Module):
         """H_X [B, D, K, h] from the words of each span."""
         batch, draws, count, _ = spans.shape
         left, right = spans.reshape(batch, draws * count, 2).unbind(-1)
-        start, end = _rows(sentence.starts, left), _rows(sentence.ends, right)
+        start, end = rows_of(sentence.starts, left), rows_of(sentence.ends, right)
         if self.pooling == "mean":
             mean = (end - start) / (right - left + 1)[..., None]
             pooled = mean.to(sentence.left.dtype)
@@ -240,7 +285,7 @@ class EntityDecoder(nn.Module):
         return pooled.view(batch, draws, count, -1)
 
 
-def _rows(table: Tensor, index: Tensor) -> Tensor:
+def rows_of(table: Tensor, index: Tensor) -> Tensor:
     """table [B, S, h], index [B, Q] → [B, Q, h]"""
     return table.gather(1, index[..., None].expand(-1, -1, table.shape[-1]))
 
@@ -251,3 +296,30 @@ def sinusoidal_table(rows: int, size: int) -> Tensor:
     rates = torch.exp(-math.log(10_000) * torch.arange(half) / half)
     angles = torch.arange(rows)[:, None] * rates
     return F.pad(torch.cat([angles.sin(), angles.cos()], -1), (0, size - 2 * half))
+
+
+def check_heads(size: int, settings: DecoderSettings) -> None:
+    if size % settings.heads:
+        raise SettingsError(
+            f"decoder.heads={settings.heads} does not divide the encoder's size {size}; "
+            f"set encoder.hidden_size to a multiple of {settings.heads}, or other heads"
+        )
+
+
+def read_out(prediction: Prediction, slots: Tensor, initial: Tensor | None) -> Tensor:
+    """arg-max boundaries and type of every span: [B, K, 5] = left, right, type, total, P^c.
+
+    The total is -1 where the span is no entity: no-entity is likeliest, or right < left. With an
+    initializer, which has its own view of the span, it is the mean of both, on the same scale.
+    """
+    # Of the scores, not their sigmoids: where these round to 0 or 1, several are the largest.
+    left_score, left = prediction.left[:, 0].max(-1)
+    right_score, right = prediction.right[:, 0].max(-1)
+    type_p, kind = prediction.types[:, 0].softmax(-1).max(-1)
+    valid = (kind < prediction.types.shape[-1] - 1) & (left <= right) & slots
+    total = left_score.sigmoid() + right_score.sigmoid() + type_p
+    if initial is not None:
+        cells = left * initial.shape[2] + right
+        total = (total + 3 * initial.flatten(1).gather(1, cells).sigmoid()) / 2
+    total = torch.where(valid, total, -1.0)
+    return torch.stack([left.float(), right.float(), kind.float(), total, type_p], -1)

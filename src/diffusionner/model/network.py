@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from diffusionner.batching import Batch
@@ -20,12 +20,21 @@ from diffusionner.diffusion import (
     timestep_sequence,
 )
 from diffusionner.diffusion.span_counts import AUTO, likely
-from diffusionner.errors import SettingsError
-from diffusionner.model.decoder import EntityDecoder, Prediction, PreparedSentence
-from diffusionner.model.encoder import SentenceEncoder
+from diffusionner.model.base import Network
+from diffusionner.model.decoder import (
+    CLASSIFIER,
+    EntityDecoder,
+    Prediction,
+    PreparedSentence,
+    check_heads,
+    read_out,
+)
 from diffusionner.model.initializer import candidates
 from diffusionner.model.tensors import to_device
 from diffusionner.settings import InferenceSettings, Settings
+
+if TYPE_CHECKING:
+    from diffusionner.training.objective import DenoisingObjective
 
 
 @dataclass
@@ -37,39 +46,27 @@ class Restored:
     initial: Tensor | None  # [B, M, M] scores of the initializer
 
 
-class DenoisingNetwork(nn.Module):
+class DenoisingNetwork(Network):
     """f_θ(x_t, S, t) with its schedule and coordinates."""
+
+    of_types = (f"decoder.{CLASSIFIER}",)
 
     def __init__(
         self, transformer: PreTrainedModel, labels: Sequence[str], settings: Settings
     ) -> None:
-        super().__init__()
-        self.labels = list(labels)
+        super().__init__(transformer, labels, settings)
         self.schedule = Schedule(settings.diffusion.schedule, settings.diffusion.timesteps)
         self.coordinates = Coordinates(settings.diffusion.coordinates, settings.diffusion.scale)
-        self.encoder = SentenceEncoder(transformer, settings.encoder)
-        size, heads = self.encoder.hidden_size, settings.decoder.heads
-        if size % heads:
-            raise SettingsError(
-                f"decoder.heads={heads} does not divide the encoder's size {size}; "
-                f"set encoder.hidden_size to a multiple of {heads}, or other heads"
-            )
+        size = self.encoder.hidden_size
+        check_heads(size, settings.decoder)
         self.decoder = EntityDecoder(
             size, len(self.labels), settings.diffusion.timesteps, settings.decoder
         )
 
-    def start_from(self, weights: Mapping[str, Tensor], same_labels: bool) -> None:
-        """Take over what fits of a trained model: all but the types where its labels are others."""
-        own = self.state_dict()
-        types = f"decoder.classifier.{len(self.decoder.classifier) - 1}."
-        fitting = {
-            name: tensor
-            for name, tensor in weights.items()
-            if name in own
-            and own[name].shape == tensor.shape
-            and (same_labels or not name.startswith(types))
-        }
-        self.load_state_dict(fitting, strict=False)
+    def objective(self, settings: Settings) -> DenoisingObjective:
+        from diffusionner.training.objective import DenoisingObjective  # not for inference
+
+        return DenoisingObjective(self, settings)
 
     def encode(self, batch: Batch[Tensor]) -> PreparedSentence:
         """The part that is paid once per sentence."""
@@ -77,9 +74,7 @@ class DenoisingNetwork(nn.Module):
 
     def encode_in_training(self, batch: Batch[Tensor], freeze: bool) -> PreparedSentence:
         """The same, with no gradients for the pretrained part while that is frozen."""
-        with torch.no_grad() if freeze else nullcontext():
-            words = self.encoder.pooled(batch)
-        return self.decoder.prepare(self.encoder.contextualise(words, batch))
+        return self.decoder.prepare(self.encode_words(batch, freeze))
 
     def denoise(
         self, sentence: PreparedSentence, x: Tensor, t: Tensor, slots: Tensor | None = None
@@ -94,6 +89,21 @@ class DenoisingNetwork(nn.Module):
         spans = torch.stack([left, torch.maximum(left, right)], -1)
         restored: Tensor = self.coordinates.encode(spans, lengths)
         return restored
+
+    def find(
+        self,
+        batch: Batch[Tensor],
+        settings: InferenceSettings,
+        slots: Tensor,
+        given: Tensor | None = None,
+        start: int | None = None,
+    ) -> Tensor:
+        restored = self.reverse(batch, settings, slots, given, start)
+        tables = [
+            read_out(prediction, restored.slots, restored.initial)
+            for prediction in restored.predictions
+        ]
+        return torch.stack(tables, 1)
 
     @torch.inference_mode()
     def reverse(

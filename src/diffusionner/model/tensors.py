@@ -43,7 +43,7 @@ def encoder_batch(*parts: Tensor) -> Batch[Tensor]:
 
 def to_device(values: Sequence[np.ndarray], device: torch.device) -> list[Tensor]:
     """Arrays moved together: one copy, which overlaps with computation. Integers become int64."""
-    if device.type == "cpu":
+    if device.type == "cpu" or not values:
         return [torch.from_numpy(value) for value in values]
     return unpack(pack(values, device).to(device, non_blocking=True), values)
 

@@ -81,13 +81,14 @@ def router(service: Service) -> APIRouter:
     async def models() -> Response:
         """The model that is served."""
         about = service.about
-        inference = about.settings.inference
+        inference, denoises = about.settings.inference, about.settings.denoises
         model = Model(
             name=service.name,
             labels=about.labels,
             backend=about.backend,
-            steps=inference.steps,
-            spans=inference.spans,
+            method=about.settings.method,
+            steps=inference.steps if denoises else None,
+            spans=inference.spans if denoises else None,
             overlap=inference.overlap,
         )
         return JSONResponse(Models(models=[model]).model_dump())
@@ -135,6 +136,8 @@ def _body(model: type[Options], limits: Limits) -> dict[str, Any]:
 
 async def _submit(service: Service, kind: str, asked: Options, texts: list[str]) -> Waiting:
     about = service.about
+    if kind == "steps" and not about.settings.denoises:
+        raise Problem(422, "invalid", f"no steps: the model's method is {about.settings.method}")
     body.check_options(asked, about.settings, about.labels)
     options = asked.model_dump(exclude={"texts", "text", "labels"}, exclude_none=True)
     labels = None if asked.labels is None else tuple(asked.labels)

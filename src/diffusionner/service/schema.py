@@ -94,8 +94,9 @@ class Model(BaseModel):
     name: str
     labels: list[str]
     backend: str
-    steps: int
-    spans: int | str
+    method: str
+    steps: int | None = Field(description="null where the method is not diffusion; spans too.")
+    spans: int | str | None
     overlap: str
 
 

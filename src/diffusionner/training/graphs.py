@@ -7,9 +7,10 @@ another, and the update of the weights a third.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from diffusionner.batching import Batch
 from diffusionner.model.tensors import arrays_of, pack, unpack, with_tensors
-from diffusionner.training.objective import DenoisingObjective, NoisySpans, Step
+from diffusionner.training.base import Objective
 
 # Subwords, words, entities and characters of a batch are padded to multiples of these, to have few
 # shapes.
@@ -31,7 +32,7 @@ class _Recording:
 
     inputs: Tensor  # all the integers of a batch, one behind the other
     denominator: Tensor
-    assigned: Tensor  # [B, D, K]
+    assigned: Tensor
     costs: Tensor  # on the host, the last number being the loss of the step before
     costs_shape: torch.Size
     forward: torch.cuda.CUDAGraph
@@ -45,7 +46,7 @@ class GraphedStep:
     to the gradients where these lie: those must be zeroed, not dropped.
     """
 
-    def __init__(self, objective: DenoisingObjective, batch_size: int) -> None:
+    def __init__(self, objective: Objective[Any], batch_size: int) -> None:
         self.objective = objective
         self.parameters = [p for p in objective.parameters() if p.requires_grad]
         self.device = self.parameters[0].device
@@ -64,15 +65,17 @@ class GraphedStep:
         free, total = torch.cuda.mem_get_info()
         return free > total * SPARE
 
-    def __call__(self, batch: Batch[np.ndarray], noisy: NoisySpans, denominator: float) -> Tensor:
+    def __call__(
+        self, batch: Batch[np.ndarray], given: Sequence[np.ndarray], denominator: float
+    ) -> Tensor:
         """The loss. Raises NotFinite for this prediction or the loss before."""
         shape = _shape(batch)
         if shape not in self.recorded:
             # A run that is resumed records at other times: its dropout must not depend on that.
             with torch.random.fork_rng(devices=[self.device]):
-                self.recorded[shape] = self._record(batch, noisy)
+                self.recorded[shape] = self._record(batch, given)
         recording = self.recorded[shape]
-        values = [*arrays_of(batch), *noisy.arrays()]
+        values = [*arrays_of(batch), *given]
         recording.inputs.copy_(pack(values, self.device), non_blocking=True)
         recording.denominator.fill_(denominator)
         recording.forward.replay()
@@ -85,7 +88,7 @@ class GraphedStep:
         recording.backward.replay()
         return self.loss.clone()
 
-    def _record(self, batch: Batch[np.ndarray], noisy: NoisySpans) -> _Recording:
+    def _record(self, batch: Batch[np.ndarray], given: Sequence[np.ndarray]) -> _Recording:
         # Recording happens on a stream of its own; autograd then waits where it must.
         torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
         precision = torch.autocast(
@@ -96,37 +99,37 @@ class GraphedStep:
         )
         objective = self.objective
 
-        def predict() -> tuple[Step, Batch[Tensor], Tensor]:
+        def predict() -> tuple[Any, Batch[Tensor], Tensor]:
             parts = unpack(inputs, values)
-            tensors = with_tensors(batch, parts[: -len(noisy.arrays())])
-            step = objective.predict(tensors, *parts[-len(noisy.arrays()) :])
-            return step, tensors, objective.costs(step, tensors)
+            own = len(values) - len(given)
+            tensors = with_tensors(batch, parts[:own])
+            predicted = objective.predict(tensors, *parts[own:])
+            return predicted, tensors, objective.costs(predicted, tensors)
 
-        values = [*arrays_of(batch), *noisy.arrays()]
+        values = [*arrays_of(batch), *given]
         inputs = pack(values, self.device).to(self.device)
         denominator = torch.ones((), device=self.device)
-        batch_size, _, count, _ = noisy.spans.shape
-        shape_assigned = (batch_size, objective.draws, count)
+        shape_assigned = objective.assigned_shape(len(batch.lengths))
         assigned = torch.full(shape_assigned, -1, device=self.device)
         with _aside(self.side), precision:
             for _ in range(3):  # libraries choose their kernels and workspaces
-                step, tensors, costs = predict()
-                loss = objective.loss(step, tensors, assigned)
+                predicted, tensors, costs = predict()
+                loss = objective.loss(predicted, tensors, assigned)
                 found = torch.autograd.grad(loss, self.parameters, allow_unused=True)
         for parameter, gradient in zip(self.parameters, found, strict=True):
             if gradient is not None and parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         shape = costs.shape
         host = torch.empty(costs.numel() + 1, pin_memory=True)
-        del step, tensors, costs, loss, found
+        del predicted, tensors, costs, loss, found
         torch.cuda.empty_cache()  # what the trials took on the other stream
         forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         with torch.cuda.graph(forward, pool=self.pool), precision:
-            step, tensors, costs = predict()
+            predicted, tensors, costs = predict()
             host.copy_(torch.cat([costs.flatten(), self.loss[None]]), non_blocking=True)
         with torch.cuda.graph(backward, pool=self.pool):
             with precision:
-                loss = objective.loss(step, tensors, assigned) / denominator
+                loss = objective.loss(predicted, tensors, assigned) / denominator
             loss.backward()  # type: ignore[no-untyped-call]
             self.loss.copy_(loss.detach())
         return _Recording(inputs, denominator, assigned, host, shape, forward, backward)

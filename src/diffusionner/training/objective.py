@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from diffusionner.batching import Batch
@@ -18,17 +19,14 @@ from diffusionner.diffusion import (
     uniform_noise,
 )
 from diffusionner.model import DenoisingNetwork, Prediction
+from diffusionner.model.base import Network
 from diffusionner.model.decoder import PreparedSentence
 from diffusionner.model.initializer import candidates, initializer_loss
-from diffusionner.model.tensors import to_device
 from diffusionner.settings import Settings
+from diffusionner.training.base import NotFinite, Objective
 from diffusionner.training.matching import finite, match, matched_count, matching_cost, overlap
 
 SHARE_FROM_NOISE = 0.5  # of the sentences whose own draw begins there
-
-
-class NotFinite(ArithmeticError):
-    """A prediction or the previous loss is NaN or infinite."""
 
 
 @dataclass
@@ -54,15 +52,73 @@ class Step:
     initial: Tensor | None  # [B, M, M] scores of the initializer
 
 
-class DenoisingObjective(nn.Module):
-    """Wraps the network so that one forward call is one training step's loss (what DDP needs)."""
+Predicted = TypeVar("Predicted")
+
+
+class MatchingObjective(Objective[Predicted]):
+    """For predictions that are a set: each gold entity is the target of some of them."""
+
+    def __init__(self, network: Network, settings: Settings) -> None:
+        super().__init__(network)
+        self.spans = settings.diffusion.spans
+        self.training_settings = settings.training
+
+    @property
+    def draws(self) -> int:
+        """D: sets of spans of a sentence."""
+        return 1
+
+    def denominator(self, counts: np.ndarray) -> int:
+        """Spans that matching will give an entity to, over all draws."""
+        matches = self.training_settings.matches_per_entity
+        per_draw = sum(matched_count(int(n), self.spans, matches) for n in counts.tolist())
+        return max(1, per_draw * self.draws)
+
+    def assign(self, costs: np.ndarray, counts: np.ndarray, loss: float = 0.0) -> np.ndarray:
+        """The gold entity of each span, [B, D, K]; -1 for none."""
+        if not (math.isfinite(loss) and finite(costs, counts)):
+            raise NotFinite
+        return match(costs, counts, self.training_settings.matches_per_entity)
+
+    def assigned_shape(self, sentences: int) -> tuple[int, ...]:
+        return sentences, self.draws, self.spans
+
+    def likelihood(self, prediction: Prediction, batch: Batch[Tensor], assigned: Tensor) -> Tensor:
+        """Negative log-likelihood of the matched gold, summed over all spans.
+
+        P^l and P^r are Bernoulli per word, so the likelihood of a boundary also counts the words
+        that are not it; -log P(boundary) alone would be won by pointing everywhere.
+        """
+        positive = assigned >= 0
+        chosen = assigned.clamp(min=0)
+        draws = assigned.shape[1]
+        none = prediction.types.shape[-1] - 1
+        kinds = batch.gold_types[:, None].expand(-1, draws, -1).gather(-1, chosen)
+        kinds = kinds.masked_fill(~positive, none)
+        log_types = prediction.types.log_softmax(-1)
+        of_gold = log_types.gather(-1, kinds[..., None])[..., 0]
+        # A span without an entity may be one of a type that nobody marked.
+        marked = F.pad(batch.looked_for, (0, 1))[:, None, None]  # [B, 1, 1, C + 1]
+        of_none = log_types.masked_fill(marked, -1e4).logsumexp(-1)
+        weight = torch.where(positive, 1.0, self.training_settings.no_entity_weight)
+        loss = -(torch.where(positive, of_gold, of_none) * weight).sum()
+        words = prediction.left.shape[-1]
+        inside = torch.arange(words, device=chosen.device) < batch.lengths[:, None]
+        for scores, side in ((prediction.left, 0), (prediction.right, 1)):
+            target = batch.gold[:, None, :, side].expand(-1, draws, -1).gather(-1, chosen)
+            one_hot = F.one_hot(target, words).to(scores.dtype)
+            each = F.binary_cross_entropy_with_logits(scores, one_hot, reduction="none")
+            each = each * (positive[..., None] & inside[:, None, None])
+            loss = loss + each.sum()
+        return loss
+
+
+class DenoisingObjective(MatchingObjective[Step]):
+    network: DenoisingNetwork
 
     def __init__(self, network: DenoisingNetwork, settings: Settings) -> None:
-        super().__init__()
-        self.network = network
+        super().__init__(network, settings)
         self.diffusion = settings.diffusion
-        self.training_settings = settings.training
-        self.freeze_encoder = False
         self.has_initializer = settings.decoder.initializer
         self.alpha_bar: Tensor
         alpha_bar = torch.from_numpy(network.schedule.alpha_bar)
@@ -73,17 +129,12 @@ class DenoisingObjective(nn.Module):
         """D: draws of noised gold, then the candidates, then the network's own."""
         return self.training_settings.draws + 2 * self.has_initializer
 
-    def matched_spans(self, counts: np.ndarray) -> int:
-        """Spans that matching will give an entity to, over all draws: the loss's denominator."""
-        matches = self.training_settings.matches_per_entity
-        per_draw = sum(
-            matched_count(int(n), self.diffusion.spans, matches) for n in counts.tolist()
-        )
-        return per_draw * self.draws
+    def inputs(self, batch: Batch[np.ndarray], keys: np.ndarray) -> list[np.ndarray]:
+        return self.noise(batch, keys).arrays()
 
     def noise(self, batch: Batch[np.ndarray], keys: np.ndarray) -> NoisySpans:
         """The forward process for a batch on the host. keys: [B], unique to sentence and epoch."""
-        draws, spans = self.training_settings.draws, self.diffusion.spans
+        draws, spans = self.training_settings.draws, self.spans
         salts = mix_keys(np.arange(draws), 0)
         keys_of_draws = mix_keys(keys[:, None] + salts, 0)  # [B, D]
         coordinates, schedule = self.network.coordinates, self.network.schedule
@@ -104,22 +155,12 @@ class DenoisingObjective(nn.Module):
         spans_of_draws = coordinates.decode(x, batch.lengths[:, None])
         return NoisySpans(spans_of_draws, t, beginning, from_noise)
 
-    def forward(self, batch: Batch[Tensor], noisy: NoisySpans, denominator: float) -> Tensor:
-        """The loss; the denominator is that of the whole update."""
-        device = batch.subwords.device
-        step = self.predict(batch, *to_device(noisy.arrays(), device))
-        # The only point of a step at which the host waits for the device.
-        costs = self.costs(step, batch).cpu().numpy()
-        (assigned,) = to_device([self.assign(costs, batch.gold_counts)], device)
-        return self.loss(step, batch, assigned) / denominator
-
-    def predict(
-        self, batch: Batch[Tensor], spans: Tensor, t: Tensor, beginning: Tensor, from_noise: Tensor
-    ) -> Step:
+    def predict(self, batch: Batch[Tensor], *inputs: Tensor) -> Step:
         """What the network makes of the noisy spans, and of its own candidates if it has any.
 
-        The arguments are the arrays of `NoisySpans`.
+        inputs: the arrays of `NoisySpans`.
         """
+        spans, t, beginning, from_noise = inputs
         network = self.network
         sentence = network.encode_in_training(batch, self.freeze_encoder)
         if sentence.initial is not None:
@@ -159,49 +200,15 @@ class DenoisingObjective(nn.Module):
             costs = costs - weight * overlap(step.spans, batch.gold)
         return costs
 
-    def assign(self, costs: np.ndarray, counts: np.ndarray, loss: float = 0.0) -> np.ndarray:
-        """The gold entity of each span, [B, D, K]; -1 for none. loss: that of the step before."""
-        if not (math.isfinite(loss) and finite(costs, counts)):
-            raise NotFinite
-        return match(costs, counts, self.training_settings.matches_per_entity)
-
     def loss(self, step: Step, batch: Batch[Tensor], assigned: Tensor) -> Tensor:
-        """Negative log-likelihood of the matched gold, summed over all spans.
-
-        P^l and P^r are Bernoulli per word, so the likelihood of a boundary also counts the words
-        that are not it; -log P(boundary) alone would be won by pointing everywhere.
-        """
-        prediction = step.prediction
         if near := self.training_settings.near:
             best, nearest = overlap(step.spans, batch.gold, batch.gold_types >= 0).max(-1)
             assigned = torch.where((assigned < 0) & (best >= near), nearest, assigned)
-        positive = assigned >= 0
-        chosen = assigned.clamp(min=0)
-        draws = assigned.shape[1]
-        none = prediction.types.shape[-1] - 1
-        kinds = batch.gold_types[:, None].expand(-1, draws, -1).gather(-1, chosen)
-        kinds = kinds.masked_fill(~positive, none)
-        log_types = prediction.types.log_softmax(-1)
-        of_gold = log_types.gather(-1, kinds[..., None])[..., 0]
-        # A span without an entity may be one of a type that nobody marked.
-        marked = F.pad(batch.looked_for, (0, 1))[:, None, None]  # [B, 1, 1, C + 1]
-        of_none = log_types.masked_fill(marked, -1e4).logsumexp(-1)
-        weight = torch.where(positive, 1.0, self.training_settings.no_entity_weight)
-        loss = -(torch.where(positive, of_gold, of_none) * weight).sum()
-        words = prediction.left.shape[-1]
-        inside = torch.arange(words, device=chosen.device) < batch.lengths[:, None]
-        for scores, side in ((prediction.left, 0), (prediction.right, 1)):
-            target = batch.gold[:, None, :, side].expand(-1, draws, -1).gather(-1, chosen)
-            one_hot = F.one_hot(target, words).to(scores.dtype)
-            each = F.binary_cross_entropy_with_logits(scores, one_hot, reduction="none")
-            each = each * (positive[..., None] & inside[:, None, None])
-            loss = loss + each.sum()
+        loss = self.likelihood(step.prediction, batch, assigned)
         if step.initial is not None:
             whole = batch.looked_for.all(-1)
             found = initializer_loss(step.initial, batch.gold, batch.gold_types >= 0, whole)
-            loss = (
-                loss + found.sum() * self.diffusion.spans
-            )  # counts as much as the spans of a draw
+            loss = loss + found.sum() * self.spans  # counts as much as the spans of a draw
         return loss
 
 

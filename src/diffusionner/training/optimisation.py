@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from diffusionner.model import DenoisingNetwork
+from diffusionner.model.base import Network
 from diffusionner.settings import TrainingSettings
 
 # Averaged weights reach back over one in so many of the updates so far at most: without it a run of
@@ -39,7 +39,7 @@ class Phases:
 
 
 def build_optimizer(
-    network: DenoisingNetwork, settings: TrainingSettings, recorded: bool = False
+    network: Network, settings: TrainingSettings, recorded: bool = False
 ) -> torch.optim.AdamW:
     """AdamW with separate rates for the pretrained encoder and the rest; no decay on vectors.
 

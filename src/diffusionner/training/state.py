@@ -17,7 +17,7 @@ from torch.optim.swa_utils import AveragedModel
 from diffusionner.checkpoint import tensor_writer
 from diffusionner.errors import CheckpointError
 from diffusionner.files import write_atomically
-from diffusionner.model import DenoisingNetwork
+from diffusionner.model.base import Network
 from diffusionner.packing import read_tensors
 
 
@@ -37,7 +37,7 @@ class Progress:
 def save_state(
     path: Path,
     progress: Progress,
-    network: DenoisingNetwork,
+    network: Network,
     optimizer: torch.optim.Optimizer,
     average: AveragedModel | None,
 ) -> None:
@@ -53,7 +53,7 @@ def save_state(
 def load_state(
     path: Path,
     fingerprint: str,
-    network: DenoisingNetwork,
+    network: Network,
     optimizer: torch.optim.Optimizer,
     average: AveragedModel | None,
 ) -> Progress:

@@ -30,7 +30,8 @@ from diffusionner.inference.calibration import Judge, fit, load_calibration
 from diffusionner.inference.decoding import Found, to_spans
 from diffusionner.inference.predictor import Task, predict
 from diffusionner.inference.torch_engine import TorchEngine
-from diffusionner.model import DenoisingNetwork
+from diffusionner.methods import network_class
+from diffusionner.model.base import Network
 from diffusionner.model.pretrained import (
     load_encoder,
     load_tokenizer,
@@ -41,9 +42,9 @@ from diffusionner.model.pretrained import (
 from diffusionner.model.tensors import to_tensors
 from diffusionner.model_folder import STATE_FILE, is_model, read_config
 from diffusionner.settings import Settings
+from diffusionner.training.base import NotFinite
 from diffusionner.training.data import load_data
 from diffusionner.training.graphs import BUCKETS, GraphedStep, GraphedUpdate
-from diffusionner.training.objective import DenoisingObjective, NoisySpans, NotFinite
 from diffusionner.training.optimisation import (
     Phases,
     average_towards,
@@ -82,14 +83,13 @@ class MicroBatch:
     """What a process does at a time, ready on the host."""
 
     batch: Batch[np.ndarray]
-    noisy: NoisySpans
+    inputs: list[np.ndarray]  # of the objective
     weight: float  # 0 for a process that is left without a sentence
-    denominator: int  # matched spans of the whole update
+    denominator: int  # of the whole update
 
 
 class Trainer:
     def __init__(self, settings: Settings, resume: bool) -> None:
-        self.settings = settings
         self.output = Path(settings.training.output)
         self.state_path = self.output / STATE_FILE
         if not resume and self.state_path.exists():
@@ -100,6 +100,8 @@ class Trainer:
         if resume and not self.state_path.exists():
             raise CheckpointError(f"nothing to resume: {self.state_path} does not exist")
         self.data = load_data(settings.data)
+        method = network_class(settings.method)
+        self.settings = settings = method.settle(settings, self.data.train)
         self.accelerator = _accelerator(settings.training.precision)
         self.device = self.accelerator.device
         # cuDNN's attention is planned anew for every shape, which costs more than it saves here.
@@ -110,7 +112,7 @@ class Trainer:
         self.tokenizer = load_tokenizer(
             resolve(settings.encoder.name), position_limit(transformer.config)
         )
-        self.network = DenoisingNetwork(transformer, self.data.labels, settings)
+        self.network = method(transformer, self.data.labels, settings)
         self._warm_start(Path(resolve(settings.encoder.name)))
         self.network.to(self.device)
         self.corpus = EncodedCorpus(
@@ -157,7 +159,7 @@ class Trainer:
                 f"{unlearned} annotations in {settings.data.train} are in parts or cut through a "
                 "word and are not learned; `diffusionner data check` lists them"
             )
-        self.objective = DenoisingObjective(self.network, settings).to(self.device)
+        self.objective = self.network.objective(settings).to(self.device)
         self.graphed: GraphedStep | None = None
         self.update_weights: Callable[[], None] = self._update_weights
         self.parameters = list(self.network.parameters())  # walking the modules takes 3 ms
@@ -237,7 +239,7 @@ class Trainer:
         self.update_weights = GraphedUpdate(self._update_weights)
         (micro,) = self._prepare(self.corpus.widest(size), 0)
         with self.accelerator.autocast():
-            self.graphed(micro.batch, micro.noisy, 1.0)
+            self.graphed(micro.batch, micro.inputs, 1.0)
         self.optimizer.zero_grad(set_to_none=False)
 
     def _prepare(self, chosen: np.ndarray, epoch: int) -> list[MicroBatch]:
@@ -245,7 +247,7 @@ class Trainer:
         training = self.settings.training
         processes, rank = self.accelerator.num_processes, self.accelerator.process_index
         counts = self.corpus.gold_offset[chosen + 1] - self.corpus.gold_offset[chosen]
-        denominator = max(1, self.objective.matched_spans(counts))
+        denominator = self.objective.denominator(counts)
         prepared = []
         for part in np.array_split(chosen, training.accumulation):
             mine = np.array_split(part, processes)[rank]
@@ -254,8 +256,8 @@ class Trainer:
             mine = mine if len(mine) else chosen[:1]
             batch = self.corpus.batch(mine, *(BUCKETS if self.graphed else ()))
             keys = mix_keys(mine, training.seed, epoch)
-            noisy = self.objective.noise(batch, keys)
-            prepared.append(MicroBatch(batch, noisy, weight, denominator))
+            inputs = self.objective.inputs(batch, keys)
+            prepared.append(MicroBatch(batch, inputs, weight, denominator))
         return prepared
 
     def _update(
@@ -286,8 +288,8 @@ class Trainer:
         """Add to the gradients; returns the loss, still on the device."""
         with _no_sync(model, last), self.accelerator.autocast():
             if self.graphed is not None and self.graphed.fits(micro.batch):
-                return self.graphed(micro.batch, micro.noisy, micro.denominator)
-            loss = model(to_tensors(micro.batch, self.device), micro.noisy, micro.denominator)
+                return self.graphed(micro.batch, micro.inputs, micro.denominator)
+            loss = model(to_tensors(micro.batch, self.device), micro.inputs, micro.denominator)
             # The host has just waited for the matching, so the previous loss is at hand.
             if not torch.isfinite(self.last_loss):
                 raise NotFinite
@@ -337,7 +339,7 @@ class Trainer:
             return
         network = self.network
         if self.average is not None:
-            network = cast(DenoisingNetwork, self.average.module)
+            network = cast(Network, self.average.module)
         record: dict[str, float | int | str] = {}
         better = True
         inference, calibration = self.settings.inference, None
@@ -371,7 +373,7 @@ class Trainer:
 
     def _predict(
         self,
-        network: DenoisingNetwork,
+        network: Network,
         corpus: EncodedCorpus,
         sentences: list[Sentence],
         judge: Judge,

@@ -11,6 +11,7 @@ const hues = new Map();
 let result = null; // { text, entities (offsets of the service), units (of the string) }
 let sentences = []; // of the answer about steps, by number of steps
 let running = null;
+let denoises = true; // the model, whose method may be another
 let named = null; // resolves when the colours of the types are known
 
 const stage = new Stage(
@@ -80,7 +81,7 @@ async function find() {
     const seconds = ((performance.now() - started) / 1000).toFixed(2);
     $("status").textContent = `${count(entities.length)} in ${seconds} s`;
     $("found").hidden = false;
-    $("denoising").hidden = false;
+    $("denoising").hidden = !denoises;
     forget();
   });
 }
@@ -231,6 +232,7 @@ async function nameModel() {
   try {
     const { models } = await ask("v1/models");
     $("model").textContent = models[0].name;
+    denoises = models[0].steps !== null;
     for (const label of models[0].labels) hues.set(label, hues.size % COLOURS);
   } catch (error) {
     report(error.message);

@@ -1,0 +1,272 @@
+"""How the tables look: results, efficiency, ablations. What they say comes from records alone."""
+
+from __future__ import annotations
+
+from diffusionner.paper import published
+from diffusionner.paper.collect import shape_point
+from diffusionner.paper.corpora import CORPORA, MAIN_METHOD, METHODS, SEQUENTIAL
+from diffusionner.paper.grids import Cell, Grid, Row, Unit
+from diffusionner.paper.sheets import Plot, Sheet, Shown, filled, mean_and_sd, percent
+from diffusionner.paper.tables import (
+    ABLATIONS,
+    DEV,
+    ENCODER_VARIANTS,
+    PAPER_START,
+    SHAPE,
+    SPEED,
+    STUDIED,
+    TABLE_GAMMAS,
+    TEST,
+    Point,
+    Table,
+    Variant,
+    point,
+)
+
+LEVEL = 0.2  # points of F1 that are no difference
+FRACTIONS: tuple[tuple[str, Unit], ...] = (
+    ("precision", "percent"),
+    ("recall", "percent"),
+    ("F1", "percent"),
+    ("dev F1", "percent"),
+)
+
+
+def results(table: Table, shown: Shown) -> Sheet:
+    corpora = [name for name in shown.corpora(table) if _tested(shown, name)]
+    grids = [_summary(shown, corpora), *(_one_corpus(shown, corpus) for corpus in corpora)]
+    panels = [
+        {
+            "title": table.title,
+            "ylabel": "test F1",
+            "groups": [CORPORA[corpus].title for corpus in corpora],
+            "series": [
+                {"name": title, **mean_and_sd(shown.f1(c, TEST, method) for c in corpora)}
+                for method, title in _methods()
+            ],
+        }
+    ]
+    text = [
+        "Strict precision, recall and F1 on test, mean ± standard deviation over the seeds; the "
+        "best of the methods here in bold. All methods have the same encoder, data, reader, "
+        "trainer and scorer; epoch and thresholds are chosen on dev, and test is scored once per "
+        "run. Published rows are as printed in the paper, with BERT-large and its like.",
+        *verdicts(shown, corpora),
+    ]
+    return Sheet(text, grids, [Plot(table.name, "dots", {"panels": panels})])
+
+
+def verdicts(shown: Shown, corpora: list[str]) -> list[str]:
+    """Who is ahead on each corpus, in words."""
+    said = []
+    for corpus in corpora:
+        ours = shown.f1(corpus, TEST).mean
+        rivals = {title: shown.f1(corpus, TEST, name).mean for name, title in _methods()[1:]}
+        known = {title: mean for title, mean in rivals.items() if mean is not None}
+        if ours is None or not known:
+            continue
+        best = max(known, key=lambda title: known[title])
+        ahead = ours - known[best]
+        word = "ahead of" if ahead > LEVEL else "behind" if ahead < -LEVEL else "level with"
+        said.append(
+            f"{CORPORA[corpus].title}: DiffusionNER is {word} the best rival, {best} "
+            f"({ours:.2f} against {known[best]:.2f}, {ahead:+.2f})."
+        )
+    return said
+
+
+def efficiency(table: Table, shown: Shown) -> Sheet:
+    columns: tuple[tuple[str, Unit], ...] = (
+        ("parameters", "millions"),
+        ("dev F1", "percent"),
+        ("sentences/s", "speed"),
+        ("speed-up", "times"),
+    )
+    grids, said = [], []
+    for corpus in STUDIED:
+        rows = filled(
+            _efficiency_row(shown, corpus, title, method, score, speed)
+            for title, method, score, speed in efficiency_points()
+        )
+        if rows:
+            grids.append(Grid(CORPORA[corpus].title, "model", columns, rows))
+            said += _faster(shown, corpus)
+    if rows := filled(_shape_rows(shown)):
+        fewer = (columns[0], *columns[2:])
+        grids.append(Grid(f"Shape of {SHAPE}, random weights", "model", fewer, rows))
+    grids.append(_published_efficiency(columns))
+    text = [
+        "Parameters, F1 on dev, and sentences a second from words to entities on dev sentences "
+        "(median of five turns, nothing else running), against the autoregressive rival. "
+        "Rows of DiffusionNER start from candidates as the presets do, or from noise with "
+        f"{PAPER_START['spans']} spans as in the paper. Random weights have real speed but no "
+        "entities: how long an autoregressive decoder then goes on is not what a trained one does.",
+        *said,
+    ]
+    return Sheet(text, grids)
+
+
+def efficiency_points() -> list[tuple[str, str, Point, Point]]:
+    """Title, method, what is scored and what is timed of each row."""
+    rows = [(title, name, DEV, SPEED) for name, title in _methods() if name != MAIN_METHOD]
+    for start, words in ((PAPER_START, "from noise"), ({}, "from candidates")):
+        for gamma in TABLE_GAMMAS:
+            points = [point(kind, steps=gamma, **start) for kind in ("score", "speed")]
+            rows.append((f"DiffusionNER {words}, γ = {gamma}", MAIN_METHOD, points[0], points[1]))
+    return rows
+
+
+def ablations(table: Table, shown: Shown) -> Sheet:
+    titles = {
+        "encoder": "Encoder",
+        "module": "Parts of the span encoder",
+        "schedule": "Variance schedule and T",
+        "expansion": "Expansion and K",
+    }
+    corpora = list(STUDIED)
+    grids, panels = [], []
+    for part, variants in ABLATIONS.items():
+        rows = filled(_ablation_row(shown, corpora, variant) for variant in variants)
+        if not rows:
+            continue
+        columns: list[tuple[str, Unit]] = [(CORPORA[name].title, "percent") for name in corpora]
+        printed: list[tuple[str, Unit]] = [("ACE04", "percent"), ("CoNLL03 (paper)", "percent")]
+        empty = (Cell(), Cell())
+        theirs = tuple(
+            Row(title, (*empty, *map(Cell.printed, values)))
+            for title, values in published.ABLATIONS[part].items()
+        )
+        mine = tuple(Row(row.title, (*row.cells, *empty)) for row in rows)
+        mine, theirs = _side_by_side(mine, theirs)
+        grids.append(Grid(titles[part], "setting", (*columns, *printed), (*mine, *theirs)))
+        panels.append(
+            {
+                "title": titles[part],
+                "ylabel": "dev F1",
+                "groups": [row.title for row in rows],
+                "series": [
+                    {"name": name, **mean_and_sd(row.cells[number] for row in rows)}
+                    for number, (name, _) in enumerate(columns)
+                ],
+            }
+        )
+    text = [
+        "F1 on dev of DiffusionNER with one thing changed from the preset, mean ± standard "
+        "deviation over the seeds. The paper's columns are its own numbers, on its test sets and "
+        "with its encoders."
+    ]
+    plots = [Plot(table.name, "dots", {"panels": panels})] if panels else []
+    return Sheet(text, grids, plots)
+
+
+def _methods() -> list[tuple[str, str]]:
+    return [(name, method.title) for name, method in METHODS.items()]
+
+
+def _tested(shown: Shown, corpus: str) -> bool:
+    return any(shown.f1(corpus, TEST, method).values for method in METHODS)
+
+
+def _summary(shown: Shown, corpora: list[str]) -> Grid:
+    rows = []
+    for method, title in _methods():
+        cells = [shown.f1(corpus, TEST, method) for corpus in corpora]
+        means = [cell.mean for cell in cells]
+        average = Cell.of([sum(m for m in means if m is not None) / max(1, len(means))])
+        rows.append(Row(title, (*cells, average if means and None not in means else Cell())))
+    printed = [published.RESULTS.get(corpus, {}).get(published.OURS) for corpus in corpora]
+    theirs = tuple(Cell.printed(scores.f1 if scores else None) for scores in printed)
+    rows.append(Row(published.OURS, (*theirs, Cell())))
+    columns: list[tuple[str, Unit]] = [(CORPORA[name].title, "percent") for name in corpora]
+    return Grid("F1 on test", "method", (*columns, ("average", "percent")), filled(rows))
+
+
+def _one_corpus(shown: Shown, corpus: str) -> Grid:
+    rows = []
+    for method, title in _methods():
+        names = ("precision", "recall", "f1")
+        test = [shown.f1(corpus, TEST, method, name=name) for name in names]
+        rows.append(Row(title, (*test, shown.f1(corpus, DEV, method))))
+    for title, scores in published.RESULTS.get(corpus, {}).items():
+        rows.append(Row(title, (*map(Cell.printed, scores), Cell())))
+    return Grid(CORPORA[corpus].title, "method", FRACTIONS, filled(rows))
+
+
+def _efficiency_row(
+    shown: Shown, corpus: str, title: str, method: str, scored: Point, timed: Point
+) -> Row:
+    speed = shown.speed(corpus, timed, method)
+    size = Cell.of(
+        None if run.parameters is None else run.parameters / 1e6
+        for run in shown.runs(corpus, method, points=[timed])[:1]
+    )
+    cells = (size, shown.f1(corpus, scored, method), speed, _speed_up(shown, corpus, speed))
+    return Row(title, cells)
+
+
+def _speed_up(shown: Shown, corpus: str, speed: Cell) -> Cell:
+    slow = shown.speed(corpus, SPEED, SEQUENTIAL).mean
+    return Cell() if slow is None or speed.mean is None else Cell((speed.mean / slow,))
+
+
+def _faster(shown: Shown, corpus: str) -> list[str]:
+    """The claim that is made for γ = 5, in words."""
+    said = []
+    for title, _, _, timed in efficiency_points():
+        times = _speed_up(shown, corpus, shown.speed(corpus, timed)).mean
+        if times is not None and "γ = 5" in title:
+            said.append(
+                f"{CORPORA[corpus].title}: {title}: {times:.1f} times as fast as the "
+                "autoregressive rival."
+            )
+    return said
+
+
+def _shape_rows(shown: Shown) -> list[Row]:
+    slow = _shape_speed(shown, SEQUENTIAL, None).mean
+    rows = []
+    for method, title in sorted(_methods(), key=lambda one: one[0] == MAIN_METHOD):
+        gammas: tuple[int | None, ...] = TABLE_GAMMAS if method == MAIN_METHOD else (None,)
+        for gamma in gammas:
+            speed = _shape_speed(shown, method, gamma)
+            runs = shown.runs("genia", method, shape=SHAPE)
+            size = Cell.of(None if r.parameters is None else r.parameters / 1e6 for r in runs)
+            times = Cell() if not slow or speed.mean is None else Cell((speed.mean / slow,))
+            name = title if gamma is None else f"{title}, γ = {gamma}"
+            rows.append(Row(name, (size, speed, times)))
+    return rows
+
+
+def _shape_speed(shown: Shown, method: str, gamma: int | None) -> Cell:
+    timed = shape_point(gamma)
+    runs = shown.runs("genia", method, points=[timed], shape=SHAPE)
+    return Cell.of(run.speed(timed) for run in runs)
+
+
+def _published_efficiency(columns: tuple[tuple[str, Unit], ...]) -> Grid:
+    rows = tuple(
+        Row(title, tuple(map(Cell.printed, values)))
+        for title, values in published.EFFICIENCY.items()
+    )
+    renamed = (columns[0], ("F1", "percent"), *columns[2:])
+    return Grid("The paper's: ACE04, BERT-large, GeForce RTX 3090", "model", renamed, rows)
+
+
+def _ablation_row(shown: Shown, corpora: list[str], variant: Variant) -> Row:
+    found = [shown.runs(corpus, variant=variant, points=[DEV]) for corpus in corpora]
+    cells = tuple(percent(run.score(DEV) for run in runs) for runs in found)
+    title = variant.title
+    if variant in ENCODER_VARIANTS:
+        names = dict.fromkeys(run.values["encoder"]["name"] for runs in found for run in runs)
+        title = ", ".join(names)
+    return Row(title, cells)
+
+
+def _side_by_side(mine: tuple[Row, ...], theirs: tuple[Row, ...]) -> tuple[tuple[Row, ...], ...]:
+    """Where both have a row of that name, the paper's numbers stand in ours."""
+    printed = {row.title: row.cells[2:] for row in theirs}
+    joined = tuple(
+        Row(row.title, (*row.cells[:2], *printed.get(row.title, row.cells[2:]))) for row in mine
+    )
+    titles = {row.title for row in mine}
+    return joined, tuple(row for row in theirs if row.title not in titles)

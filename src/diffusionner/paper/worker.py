@@ -1,0 +1,128 @@
+"""A process of its own that measures points of one trained model.
+
+`python -m diffusionner.paper.worker JOB.json` appends a line to the job's file for each point, so
+one that is killed leaves what it had.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from diffusionner import DiffusionNER, formats
+from diffusionner.bench import machine, sample
+from diffusionner.bench.throughput import words_task
+from diffusionner.bench.timing import Summary, timed, uncounted_turns
+from diffusionner.corpus import Sentence, check_labels
+from diffusionner.errors import DiffusionNERError
+from diffusionner.evaluation.scorer import compare, pair_up
+from diffusionner.paper.tables import SENTENCE
+
+TURNS = 5
+SECONDS = 0.5  # that a turn takes at least
+
+
+def main(path: Path) -> int:
+    """Measure all points of the job; the exit status says whether all could be measured."""
+    job = json.loads(path.read_text(encoding="utf-8"))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    ner = DiffusionNER.from_pretrained(job["model"], device)
+    sentences = {split: formats.read(*place) for split, place in job["files"].items()}
+    told = machine.describe(device)
+    about = {
+        "machine": {name: told[name] for name in ("gpu", "processor", "cores", "versions")},
+        "parameters": sum(p.numel() for p in ner.network.parameters()),
+    }
+    failed = 0
+    with open(job["out"], "a", encoding="utf-8") as out:
+        print(json.dumps({"about": about}), file=out, flush=True)
+        for point in job["points"]:
+            try:
+                result = measure(ner, point, sentences[point["split"]], device)
+            except DiffusionNERError as error:
+                print(f"error: {point['name']}: {error}", file=sys.stderr)
+                failed += 1
+                continue
+            print(json.dumps({"point": point["name"], "result": result}), file=out, flush=True)
+    return 1 if failed else 0
+
+
+def measure(
+    ner: DiffusionNER, point: dict[str, Any], sentences: Sequence[Sentence], device: str
+) -> dict[str, Any]:
+    options = point["options"]
+    if point["kind"] == "speed":
+        return speed(ner, sentences, options, device)
+    if point["kind"] == "trajectory":
+        return trajectory(ner, options)
+    check_labels(sentences, ner.labels)
+    found = ner.predict_sentences(sentences, **options)
+    report = compare(pair_up(sentences, found)).to_dict()
+    # By type only where the model is as it was trained, not at every point of a curve.
+    names = ("sentences", "micro") if options else ("sentences", "micro", "per_type")
+    return {name: report[name] for name in names}
+
+
+def speed(
+    ner: DiffusionNER, sentences: Sequence[Sentence], options: dict[str, Any], device: str
+) -> dict[str, Any]:
+    """Sentences a second from words to entities, the median of several turns."""
+    busy = machine.load()
+    chosen = _enough(ner, sentences, options, device)
+    task = words_task(ner, chosen, options)
+    for _ in range(uncounted_turns(device)):
+        timed(task, device)
+    seconds = [timed(task, device) for _ in range(TURNS)]
+    summary = Summary.of([len(chosen) / taken for taken in seconds])
+    return {
+        "sentences": len(chosen),
+        "sentences_per_second": {k: getattr(summary, k) for k in ("median", "low", "high")},
+        "load": busy,
+    }
+
+
+def _enough(
+    ner: DiffusionNER, sentences: Sequence[Sentence], options: dict[str, Any], device: str
+) -> list[Sentence]:
+    """An even sample, or the corpus several times, so that a turn is long enough to time."""
+    count = min(len(sentences), ner.settings.inference.batch_size)
+    while True:
+        chosen = sample.draw(sentences, count)
+        task = words_task(ner, chosen, options)
+        timed(task, device)
+        taken = timed(task, device)
+        if taken >= SECONDS:
+            return chosen
+        count = round(len(chosen) * min(8.0, 1.3 * SECONDS / taken)) + 1
+
+
+def trajectory(ner: DiffusionNER, options: dict[str, Any]) -> dict[str, Any]:
+    """Every denoising step of the example sentence."""
+    parts, found = ner.steps(SENTENCE, **options)
+    return {
+        "words": parts[0].words,
+        "steps": [
+            {
+                "timestep": step.timestep,
+                "spans": [
+                    {
+                        "noisy": span.noisy,
+                        "restored": span.restored,
+                        "label": None if span.kind is None else ner.labels[span.kind],
+                        "score": round(span.score, 4),
+                    }
+                    for span in step.spans
+                ],
+            }
+            for step in found[0].steps
+        ],
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,48 @@
+"""What the rivals share: one pass from H_S to candidates."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from diffusionner.batching import Batch
+from diffusionner.model.base import Network
+from diffusionner.model.encoder import SentenceEncoding
+from diffusionner.settings import InferenceSettings
+
+LOWEST = -1e4  # the score of what cannot be
+
+
+class Rival(Network):
+    @abstractmethod
+    def candidates(self, encoding: SentenceEncoding) -> Tensor:
+        """[B, K, 5] as `table` makes them."""
+
+    @torch.inference_mode()
+    def find(
+        self,
+        batch: Batch[Tensor],
+        settings: InferenceSettings,
+        slots: Tensor,
+        given: Tensor | None = None,
+        start: int | None = None,
+    ) -> Tensor:
+        return self.candidates(self.encoder(batch))[:, None]
+
+
+def table(left: Tensor, right: Tensor, kind: Tensor, total: Tensor, valid: Tensor) -> Tensor:
+    """Candidates [..., 5] = left, right, type, total, its third; the total is -1 if not valid.
+
+    The total is a sum of three probabilities, or three times one, as of the main method.
+    """
+    total = torch.where(valid, total, -1.0)
+    return torch.stack([left.float(), right.float(), kind.float(), total, total / 3], -1)
+
+
+def perceptron(size: int, out: int, dropout: float) -> nn.Sequential:
+    """As the classifier of the main method's decoder."""
+    return nn.Sequential(
+        nn.Linear(size, size), nn.GELU(), nn.Dropout(dropout), nn.Linear(size, out)
+    )

@@ -1,0 +1,72 @@
+"""BIOES tags of nested entities, on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from diffusionner.batching import Batch
+from diffusionner.corpus import Sentence
+
+OUTSIDE = 0
+SINGLE, BEGIN, INSIDE, END = range(4)  # parts of an entity
+PARTS = 4  # a tag is 1 + PARTS · type + part
+
+
+def followers(types: int) -> np.ndarray:
+    """[T, T] which tag may follow which; what may follow OUTSIDE may also begin a sentence."""
+    index = np.arange(PARTS * types + 1)
+    kind, part = np.divmod(index - 1, PARTS)
+    open_after = (index != OUTSIDE) & ((part == BEGIN) | (part == INSIDE))
+    goes_on = (index != OUTSIDE) & ((part == INSIDE) | (part == END))
+    same = kind[:, None] == kind
+    allowed: np.ndarray = np.where(open_after[:, None], goes_on & same, ~goes_on)
+    return allowed
+
+
+def nesting(gold: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """The level of each entity [B, N]: one below the deepest of the wider ones that it touches.
+
+    gold: [B, N, 2] first and last word; known: [B, N] false for padding. Entities of a level are
+    disjoint. Where none cross, an entity's level is how many it lies in.
+    """
+    width = np.where(known, gold[..., 1] - gold[..., 0], -1)
+    order = np.argsort(-width, axis=1, kind="stable")  # [B, N] widest first, padding last
+    left, right = np.moveaxis(np.take_along_axis(gold, order[..., None], 1), -1, 0)
+    levels = np.zeros(known.shape, dtype=np.int64)
+    for n in range(1, known.shape[1]):
+        touched = (left[:, :n] <= right[:, n, None]) & (left[:, n, None] <= right[:, :n])
+        levels[:, n] = np.where(touched, levels[:, :n] + 1, 0).max(1)
+    result = np.empty_like(levels)
+    np.put_along_axis(result, order, levels, 1)
+    return result
+
+
+def tags_of(batch: Batch[np.ndarray], levels: int) -> np.ndarray:
+    """[B, L, M]; what is nested deeper is left out."""
+    known = batch.gold_types >= 0
+    level = nesting(batch.gold, known)
+    word = np.arange(batch.first.shape[1])
+    left, right = batch.gold[..., :1], batch.gold[..., 1:]  # [B, N, 1]
+    inside = (word >= left) & (word <= right) & (known & (level < levels))[..., None]
+    part = np.where(word == left, BEGIN, np.where(word == right, END, INSIDE))
+    part = np.where(left == right, SINGLE, part)  # [B, N, M]
+    tags = np.zeros((len(known), levels, len(word)), dtype=np.int64)
+    row, entity, place = np.nonzero(inside)
+    tags[row, level[row, entity], place] = (
+        1 + PARTS * batch.gold_types[row, entity] + part[row, entity, place]
+    )
+    return tags
+
+
+def deepest(sentences: Sequence[Sentence]) -> int:
+    """The number of levels that hold all entities of the sentences, at least 1."""
+    most = max((len(s.entities) for s in sentences), default=0)
+    gold = np.zeros((len(sentences), max(1, most), 2), dtype=np.int64)
+    known = np.zeros(gold.shape[:2], dtype=bool)
+    for number, sentence in enumerate(sentences):
+        for place, (start, end, _) in enumerate(sentence.entities):
+            gold[number, place] = start, end - 1
+            known[number, place] = True
+    return int(nesting(gold, known)[known].max(initial=0)) + 1

@@ -1,0 +1,225 @@
+"""Tables and figures from records: right numbers, and files that agree with them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from statistics import fmean, stdev
+
+import pytest
+from papers import jobs, sources, write_records
+
+from diffusionner.errors import DataError
+from diffusionner.paper import published, render
+from diffusionner.paper.collect import shape_point
+from diffusionner.paper.corpora import METHODS
+from diffusionner.paper.records import Records, path_of, read, write
+from diffusionner.paper.tables import DEV, SPEED, TABLES, TEST, find, point
+
+COMMITTED = Path(__file__).parents[1] / "docs" / "paper"
+
+
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All runs of all tables with two seeds."""
+    folder = tmp_path_factory.mktemp("rendered")
+    write_records(folder / "out", jobs("all", sources(folder), seeds=2))
+    # There is no nested corpus but GENIA, and no flat one but CoNLL03.
+    assert all(render.write(find(["all"]), folder / "out").values())
+    return folder / "out"
+
+
+@pytest.fixture
+def output(rendered: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(rendered, tmp_path / "out"))
+
+
+def cells(path: Path) -> dict[tuple[str, str, str], dict[str, str]]:
+    with open(path, encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    found = {(row["section"], row["row"], row["column"]): row for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def scores(output: Path, corpus: str, method: str, one=TEST, **values: object) -> list[float]:
+    found = [
+        record
+        for record in Records.load(output).all
+        if (record.corpus, record.method) == (corpus, method) and record.values["shape"] is None
+    ]
+    chosen = [r for r in found if r.values["changes"] == values and r.has(one)]
+    return [100 * r.score(one) for r in chosen if r.values["encoder"]["stands_for"] == "e5-small"]
+
+
+def test_results_are_means_over_the_seeds(output):
+    found = cells(output / "nested.csv")
+    text = (output / "nested.md").read_text()
+    for method, about in METHODS.items():
+        expected = scores(output, "genia", method)
+        assert len(expected) == 2
+        cell = found["GENIA", about.title, "F1"]
+        assert float(cell["mean"]) == pytest.approx(fmean(expected), rel=1e-5)
+        assert float(cell["sd"]) == pytest.approx(stdev(expected), rel=1e-4)
+        assert (cell["runs"], cell["source"]) == ("2", "measured")
+        assert f"{fmean(expected):.2f} ± {stdev(expected):.2f}" in text
+    best = max(fmean(scores(output, "genia", name)) for name in METHODS)
+    assert f"**{best:.2f} ± " in text
+    assert text.count("is ahead of") + text.count("is behind") + text.count("is level with") == 1
+
+
+def test_the_papers_numbers_stand_beside_ours(output):
+    cell = cells(output / "nested.csv")["GENIA", published.OURS, "F1"]
+    assert (cell["mean"], cell["source"]) == ("81.53", "paper")
+    ablations = cells(output / "ablations.csv")
+    row = "linear, T = 1500"
+    assert ablations["Variance schedule and T", row, "CoNLL03 (paper)"]["mean"] == "92.87"
+    assert ablations["Variance schedule and T", row, "CoNLL03"]["source"] == "measured"
+    assert (
+        cells(output / "efficiency.csv")[
+            "The paper's: ACE04, BERT-large, GeForce RTX 3090", "DiffusionNER, γ = 10", "speed-up"
+        ]["mean"]
+        == "18.74"
+    )
+
+
+def test_ablations_share_the_run_of_the_preset(output):
+    found = cells(output / "ablations.csv")
+    default = fmean(scores(output, "genia", "diffusion", DEV))
+    for section, row in (
+        ("Parts of the span encoder", "all of it"),
+        ("Variance schedule and T", "cosine, T = 1000"),
+        ("Expansion and K", "repetition, K = 60"),
+        ("Encoder", "e5-small"),
+    ):
+        assert float(found[section, row, "GENIA"]["mean"]) == pytest.approx(default, rel=1e-5)
+    changes = {"diffusion.expansion": "random", "diffusion.spans": 120}
+    other = fmean(scores(output, "genia", "diffusion", DEV, **changes))
+    cell = found["Expansion and K", "random, K = 120", "GENIA"]
+    assert float(cell["mean"]) == pytest.approx(other, rel=1e-5)
+
+
+def test_speed_up_is_against_the_autoregressive_rival(output):
+    records = [r for r in Records.load(output).all if r.corpus == "conll03" and r.seed == 0]
+    slow = next(r for r in records if r.method == "autoregressive").speed(SPEED)
+    ours = next(r for r in records if r.method == "diffusion" and r.has(SPEED_AT_5))
+    cell = cells(output / "efficiency.csv")[
+        "CoNLL03", "DiffusionNER from candidates, γ = 5", "speed-up"
+    ]
+    assert float(cell["mean"]) == pytest.approx(ours.speed(SPEED_AT_5) / slow, rel=1e-4)
+    shapes = {r.method: r for r in Records.load(output).all if r.values["shape"]}
+    slow = shapes["autoregressive"].speed(shape_point(None))
+    cell = cells(output / "efficiency.csv")[
+        "Shape of bert-large, random weights", "DiffusionNER, γ = 10", "speed-up"
+    ]
+    fast = shapes["diffusion"].speed(shape_point(10))
+    assert float(cell["mean"]) == pytest.approx(fast / slow, rel=1e-4)
+
+
+SPEED_AT_5 = point("speed", steps=5)
+
+
+def test_epochs_until_nearly_the_best(output):
+    runs = [r for r in Records.load(output).all if r.id.startswith("genia-crf-s")]
+    first = []
+    for run in runs:
+        best = max(epoch["f1"] for epoch in run.epochs)
+        first.append(min(e["epoch"] for e in run.epochs if e["f1"] >= 0.99 * best))
+        assert 1 < first[-1] < len(run.epochs)
+    key = ("Until 99% of the best dev F1", METHODS["crf"].title)
+    found = cells(output / "limitations.csv")
+    assert float(found[(*key, "GENIA: epochs")]["mean"]) == pytest.approx(fmean(first))
+    minutes = fmean(first) * 0.5  # thirty seconds each
+    assert float(found[(*key, "GENIA: GPU-minutes")]["mean"]) == pytest.approx(minutes)
+
+
+def test_files_agree_until_a_number_is_changed(output):
+    assert render.disagreements(output) == []
+    path = output / "nested.md"
+    text = path.read_text()
+    line = next(i for i, one in enumerate(text.splitlines(), 1) if "| DiffusionNER |" in one)
+    digit = text.index("±", text.index("| DiffusionNER |")) - 2
+    path.write_text(text[:digit] + str((int(text[digit]) + 1) % 10) + text[digit + 1 :])
+    assert render.disagreements(output) == [f"{path}, line {line}: not what the records give"]
+
+
+def test_files_disagree_when_a_record_is_changed(output):
+    run = next(r for r in Records.load(output).all if r.has(TEST) and r.corpus == "conll03")
+    values = json.loads(json.dumps(run.values))
+    values["points"][TEST.name]["micro"]["f1"] += 0.01
+    path = path_of(output, run.id)
+    path.write_text(json.dumps(values))
+    wrong = " ".join(render.disagreements(output))
+    for name in ("flat.md", "flat.csv", "flat.png", "flat.svg"):
+        assert f"{output / name}" in wrong
+    assert "nested" not in wrong
+
+
+def test_every_table_has_its_files_and_no_more_are_left(output):
+    for name in TABLES:
+        assert (output / f"{name}.md").exists() and (output / f"{name}.csv").exists()
+    for name in set(TABLES) - {"figures", "efficiency"} | {"denoising", "f1-against-speed"}:
+        assert (output / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert "<svg" in (output / f"{name}.svg").read_text()
+    for path in (output / "records").glob("conll03-*"):
+        path.unlink()
+    for path in (output / "records").glob("msra-*"):
+        path.unlink()
+    assert f"{output / 'flat.md'}: no run is behind it" in render.disagreements(output)
+
+
+def test_the_same_records_give_the_same_bytes(output):
+    names = [path for path in output.iterdir() if path.is_file()]
+    before = {path: path.read_bytes() for path in names}
+    render.write(find(["nested", "figures"]), output)
+    assert {path: path.read_bytes() for path in names} == before
+
+
+def test_notes_are_taken_in(output):
+    (output / "notes").mkdir()
+    (output / "notes" / "flat.md").write_text("Why it is so.\n")
+    assert render.disagreements(output) != []
+    render.write(find(["flat"]), output)
+    assert "\n\nWhy it is so.\n\n" in (output / "flat.md").read_text()
+
+
+def test_the_last_recipe_counts(tmp_path):
+    output = tmp_path / "out"
+    old = write_records(output, jobs("flat", sources(tmp_path), only=["conll03/diffusion"]))
+    other = sources(tmp_path, None, "training.epochs=3")
+    new = write_records(output, jobs("flat", other, only=["conll03/diffusion"]))[0]
+    assert old[0].id != new.id
+    for record, date in ((old[0], "2026-01-01"), (new, "2026-01-02")):
+        write(output, type(new)(record.id, {**record.values, "date": date}))
+    render.write(find(["flat"]), output)
+    cell = cells(output / "flat.csv")["CoNLL03", METHODS["diffusion"].title, "F1"]
+    assert float(cell["mean"]) == pytest.approx(100 * new.score(TEST), rel=1e-5)
+    assert cell["runs"] == "1"
+
+
+def test_a_broken_record_is_named(output):
+    path = next((output / "records").iterdir())
+    path.write_text("{}")
+    with pytest.raises(DataError, match=path.name):
+        read(path)
+
+
+def test_rendering_needs_no_torch(output):
+    code = (
+        "import sys\nsys.modules['torch'] = sys.modules['transformers'] = None\n"
+        "from diffusionner.cli import main\n"
+        f"sys.argv = ['diffusionner', 'paper', 'render', '--check', '--output', {str(output)!r}]\n"
+        "main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "all files agree" in done.stdout
+
+
+def test_what_is_committed_agrees_with_its_records():
+    assert (COMMITTED / "README.md").exists()
+    assert render.disagreements(COMMITTED) == []

@@ -1,0 +1,455 @@
+"""The rivals: what each computes, and that the whole package treats them as the main method."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from batches import make_batch
+from models import assert_same, by_heart, spans
+from safetensors.torch import load_file
+from services import running
+
+from diffusionner import DiffusionNER, formats
+from diffusionner.batching import Batch, EncodedCorpus
+from diffusionner.bench.throughput import ENCODER, TEXT, WORDS
+from diffusionner.corpus import Sentence, collect_labels
+from diffusionner.errors import SettingsError
+from diffusionner.evaluation.scorer import score
+from diffusionner.export import export
+from diffusionner.inference.decoding import deduplicate
+from diffusionner.methods import network_class
+from diffusionner.model.base import Network
+from diffusionner.model.encoder import SentenceEncoding
+from diffusionner.model.pretrained import load_encoder, load_tokenizer
+from diffusionner.model.tensors import pack, to_device, to_tensors, unpack
+from diffusionner.rivals.autoregressive import in_order
+from diffusionner.rivals.biaffine import WIDEST, Biaffine, BiaffineObjective
+from diffusionner.service.worker import Answerer
+from diffusionner.settings import Settings
+from diffusionner.training.base import Objective
+from diffusionner.training.graphs import BUCKETS
+from diffusionner.training.trainer import Trainer, train
+
+METHODS = ["crf", "biaffine", "queries", "autoregressive"]
+CPU = torch.device("cpu")
+EPOCHS = {"crf": 60, "biaffine": 40, "queries": 80, "autoregressive": 60}
+
+
+@pytest.fixture(scope="module")
+def few(nested_sentences: list[Sentence]) -> list[Sentence]:
+    return nested_sentences[:8]
+
+
+@pytest.fixture(scope="module", params=METHODS)
+def learned(
+    request, still_encoder: Path, few: list[Sentence], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Settings, float]:
+    """A run that has learned a few nested sentences by heart, and its F1."""
+    folder = tmp_path_factory.mktemp(request.param)
+    settings = by_heart(few, still_encoder, folder).override(
+        [
+            f"method={request.param}",
+            f"training.epochs={EPOCHS[request.param]}",
+            "training.evaluate_every=20",
+            "training.matches_per_entity=1",
+            "diffusion.spans=12",
+            "decoder.layers=1",
+        ]
+    )
+    return settings, train(settings).best_f1
+
+
+@pytest.fixture(scope="module")
+def ner(learned: tuple[Settings, float]) -> DiffusionNER:
+    return DiffusionNER.from_pretrained(learned[0].training.output, "cpu")
+
+
+# --- What is learned, kept and found again ----------------------------------------------------
+
+
+def test_learns_nested_sentences_by_heart(learned, ner, few):
+    settings, f1 = learned
+    assert f1 == 1.0
+    found = ner.predict_sentences(few)
+    assert score([s.entities for s in few], found).micro.f1 == 1.0
+    assert any(len(s.entities) > 1 for s in few)
+    config = json.loads((Path(settings.training.output) / "config.json").read_text())
+    assert config["settings"]["method"] == settings.method == ner.settings.method
+
+
+def test_scores_are_probabilities(ner, few):
+    for entities in ner.predict_tokens([s.words for s in few], threshold=0.0, overlap="all"):
+        assert all(0 <= e.score <= 1 for e in entities)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16", "int8"])
+def test_saved_and_loaded(ner, few, tmp_path, precision):
+    ner.save_pretrained(tmp_path / "copy", precision)
+    again = DiffusionNER.from_pretrained(tmp_path / "copy", "cpu")
+    words = [s.words for s in few]
+    ours, theirs = ner.predict_tokens(words), again.predict_tokens(words)
+    if precision == "float32":
+        assert_same(theirs, ours)
+    else:
+        assert [spans(e) for e in theirs] == [spans(e) for e in ours]
+
+
+@torch.no_grad()
+def test_a_sentence_alone_and_in_any_batch(ner, nested_sentences):
+    words = [s.words for s in nested_sentences] + [["Alone"]]
+    options = {"threshold": 0.0, "overlap": "all"}
+    alone = [ner.predict_tokens([one], **options)[0] for one in words]
+    assert sum(map(len, alone)) > len(words)
+    for size in (2, 100):
+        assert_same(ner.predict_tokens(words, batch_size=size, **options), alone)
+
+
+def test_bf16(ner, few, learned):
+    rounded = DiffusionNER.from_pretrained(learned[0].training.output, "cpu", precision="bf16")
+    assert score([s.entities for s in few], rounded.predict_sentences(few)).micro.f1 > 0.9
+
+
+def test_commands(learned, few, cli, tmp_path):
+    folder, corpus = learned[0].training.output, tmp_path / "few.jsonl"
+    formats.write(corpus, few * 3)
+    result = cli("evaluate", "--model", folder, "--data", corpus, "--json", tmp_path / "s.json")
+    assert result.status == 0, result.err
+    lines = "".join(json.dumps({"tokens": s.words}) + "\n" for s in few).encode()
+    result = cli("predict", "--model", folder, "--input", "-", "--output", "-", stdin=lines)
+    gold = [[tuple(e) for e in s.entities] for s in few]
+    found = [[(e["start"], e["end"], e["label"]) for e in r["entities"]] for r in result.records]
+    assert list(map(sorted, found)) == list(map(sorted, gold))
+    calibrated = tmp_path / "calibrated"
+    result = cli("calibrate", calibrated, "--model", folder, "--data", corpus)
+    assert result.status == 0, result.err
+    assert DiffusionNER.from_pretrained(calibrated, "cpu").calibration is not None
+    result = cli("evaluate", "--model", folder, "--data", corpus, "--steps", "5")
+    assert result.status == 2 and "steps=5 is a matter of denoising" in result.err
+
+
+def test_bench(learned, few, cli, tmp_path):
+    corpus, path, plots = (tmp_path / name for name in ("few.jsonl", "bench.json", "plots"))
+    formats.write(corpus, few)
+    whole = learned[0].method == "crf"  # the rest would take as long for the others
+    result = cli(
+        "bench", "--quick", "--seconds", "0.05", "--device", "cpu", "--data", corpus,
+        "--model", learned[0].training.output, "--json", path, "--plots", plots,
+        *(["--scaling"] if whole else ["--no-train"]),
+    )  # fmt: skip
+    assert result.status == 0, result.err
+    record = json.loads(path.read_text())
+    measured = {(p["what"], p["steps"], p["spans"]) for p in record["throughput"]}
+    assert measured == {(what, None, None) for what in (ENCODER, WORDS, TEXT)}
+    assert record["agreement"] and all(one["holds"] for one in record["agreement"])
+    assert record["stages"] == []
+    assert len(record["training"]) == len(record["scaling"]) == whole
+    assert (plots / "throughput.png").exists()
+
+
+def test_service(ner):
+    with running(Answerer(ner)) as client:
+        assert client.entities("Some text.").is_success
+        refused = client.post("/v1/steps", json={"text": "Some text."})
+        assert refused.status_code == 422
+        assert f"the model's method is {ner.settings.method}" in refused.json()["error"]["message"]
+        assert client.entities("Some text.", steps=2).status_code == 422
+        (model,) = client.get("/v1/models").json()["models"]
+        assert (model["method"], model["steps"], model["spans"]) == (
+            ner.settings.method,
+            None,
+            None,
+        )
+
+
+def test_what_only_denoising_has(ner, few, tmp_path):
+    words = [s.words for s in few]
+    for ask in (
+        lambda: ner.steps("Some text."),
+        lambda: ner.predict_tokens(words, from_spans=[[(0, 1)]] * len(words)),
+        lambda: ner("Some text.", spans=60),
+        lambda: export(ner, tmp_path / "onnx", few),
+    ):
+        with pytest.raises(SettingsError, match=f"denoising.*method is {ner.settings.method}"):
+            ask()
+
+
+# --- Training ---------------------------------------------------------------------------------
+
+
+Make = Callable[..., tuple[Objective, EncodedCorpus]]
+
+
+@pytest.fixture
+def make(tiny_settings: Settings, still_encoder: Path, nested_sentences: list[Sentence]) -> Make:
+    """An objective without dropout, and sentences."""
+
+    def build(method: str, *changes: str) -> tuple[Objective, EncodedCorpus]:
+        still = ["encoder.dropout=0", "decoder.dropout=0", f"method={method}"]
+        settings = tiny_settings.override([*still, *changes])
+        labels = collect_labels(nested_sentences)
+        torch.manual_seed(0)
+        settings = network_class(method).settle(settings, nested_sentences)
+        network = network_class(method)(load_encoder(str(still_encoder)), labels, settings)
+        tokenizer = load_tokenizer(still_encoder, limit=128)
+        corpus = EncodedCorpus(nested_sentences[:6], tokenizer, settings.encoder, labels)
+        return network.objective(settings), corpus
+
+    return build
+
+
+def loss_of(objective: Objective, batch: Batch[np.ndarray]) -> torch.Tensor:
+    return objective(to_tensors(batch, CPU), objective.inputs(batch, batch.keys), 1.0)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_padding_to_few_shapes_changes_nothing(make, method):
+    """What CUDA graphs record: one of a few shapes."""
+    objective, corpus = make(method)
+    plain, padded = corpus.batch(np.arange(6)), corpus.batch(np.arange(6), *BUCKETS)
+    assert padded.first.shape[1] > plain.first.shape[1]
+    assert padded.gold.shape[1] > plain.gold.shape[1]
+    with torch.no_grad():
+        assert loss_of(objective, padded).item() == pytest.approx(
+            loss_of(objective, plain).item(), rel=1e-5
+        )
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_loss_of_a_batch_is_the_sum_over_its_sentences(make, method):
+    objective, corpus = make(method)
+    with torch.no_grad():
+        alone = sum(loss_of(objective, corpus.batch(np.array([i]))).item() for i in range(6))
+        assert loss_of(objective, corpus.batch(np.arange(6))).item() == pytest.approx(alone, 1e-4)
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+@pytest.mark.parametrize("method", METHODS)
+def test_gradients_reach_all_that_is_trained(make, method, frozen):
+    objective, corpus = make(method)
+    objective.freeze_encoder = frozen
+    loss_of(objective, corpus.batch(np.arange(6))).backward()
+    pretrained = set(objective.network.encoder.transformer.parameters())
+    for name, parameter in objective.network.named_parameters():
+        if parameter in pretrained and frozen:
+            assert parameter.grad is None, name
+        elif not name.endswith("key.bias"):  # added to all keys alike it changes no softmax
+            assert parameter.grad is not None and (parameter.grad != 0).any(), name
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_mixed_precision(make, method):
+    objective, corpus = make(method)
+    batch = corpus.batch(np.arange(6))
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = loss_of(objective, batch)
+    mixed.backward()
+    objective.network.eval()
+    with torch.autocast("cpu", torch.bfloat16), torch.inference_mode():
+        found = objective.network.candidates(encoding_of(objective.network, batch))
+    assert found.dtype == torch.float32 and found.isfinite().all()
+    assert mixed.item() == pytest.approx(loss_of(objective, batch).item(), rel=0.02)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_that_is_stopped_and_resumed(tiny_settings, monkeypatch, tmp_path, method):
+    """With dropout, a frozen phase and averaged weights, bit for bit."""
+    settings = tiny_settings.override(
+        [
+            f"method={method}",
+            "training.ema=0.5",
+            "training.epochs=1",
+            "training.checkpoint_minutes=0",
+        ]
+    )
+    other = settings.override([f"training.output={tmp_path / 'other'}"])
+    train(settings)
+    update, calls = Trainer._update, iter(range(100))
+
+    def stopped(self, *arguments):
+        if next(calls) == 7:
+            raise KeyboardInterrupt
+        return update(self, *arguments)
+
+    monkeypatch.setattr(Trainer, "_update", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        train(other)
+    monkeypatch.undo()
+    train(other, resume=True)
+    weights = [load_file(Path(s.training.output) / "model.safetensors") for s in (settings, other)]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_types_are_learned_anew_where_labels_differ(make, method):
+    """Every weight that belongs to the types, and no other, has their number in its shape."""
+    objective, _ = make(method)
+    network = objective.network
+    one = {k: v.clone() for k, v in network.state_dict().items()}
+    for parameter in network.parameters():
+        torch.nn.init.constant_(parameter, 7.0)
+    network.start_from(one, same_labels=False)
+    kept = {name for name, tensor in network.state_dict().items() if (tensor == 7.0).all()}
+    assert kept == {name for name in one if name.startswith(network.of_types)}
+    types = len(network.labels)
+    tags = 4 * types + 1
+    sizes = {types, types + 1, tags, getattr(network, "levels", 1) * tags}
+    for name in one:
+        assert (name in kept) == bool(sizes & set(one[name].shape)), name
+
+
+def test_nothing_travels_to_a_device_too():
+    """What a method without inputs or questions to the host gives."""
+    nothing = np.zeros((3, 0), dtype=np.int64)
+    assert [part.shape for part in unpack(pack([nothing], CPU), [nothing])] == [(3, 0)]
+    assert to_device([], torch.device("meta")) == []
+
+
+# --- What each computes -----------------------------------------------------------------------
+
+
+@torch.no_grad()
+def test_biaffine_scores_are_those_of_a_loop():
+    torch.manual_seed(0)
+    biaffine = Biaffine(6, 3, 0.0).eval()
+    torch.nn.init.normal_(biaffine.width)
+    states = torch.randn(2, WIDEST + 3, 6)
+    found = biaffine(states)
+    for b, i, j in np.ndindex(2, states.shape[1], states.shape[1]):
+        if j < i:
+            continue
+        first, last = (
+            torch.nn.functional.gelu(layer(states[b, word]))
+            for layer, word in ((biaffine.first, i), (biaffine.last, j))
+        )
+        for c in range(3):
+            expected = first @ biaffine.tensor[c] @ last
+            expected += biaffine.first_weight.weight[c] @ first + biaffine.first_weight.bias[c]
+            expected += biaffine.last_weight.weight[c] @ last
+            expected += biaffine.width[min(j - i, WIDEST - 1), c]
+            assert found[b, i, j, c].item() == pytest.approx(expected.item(), abs=1e-4)
+
+
+@torch.no_grad()
+def test_biaffine_loss_is_that_of_a_loop():
+    """In the last sentence nobody marked the second type."""
+    lengths, gold = [4, 2, 3], [[(0, 3, 0), (1, 1, 1)], [], [(1, 2, 0)]]
+    batch = make_batch(lengths, gold)
+    batch.looked_for[2] = [True, False]
+    scores = torch.randn(3, 4, 4, 3, generator=torch.Generator().manual_seed(0))
+    objective = BiaffineObjective(torch.nn.Module())
+    found = objective.loss(scores, to_tensors(batch, CPU), torch.zeros(3, 0))
+    expected = 0.0
+    for b, words in enumerate(lengths):
+        kinds = {(left, right): kind for left, right, kind in gold[b]}
+        for left in range(words):
+            for right in range(left, words):
+                probabilities = scores[b, left, right].softmax(-1)
+                kind = kinds.get((left, right), 2)
+                right_ones = [1, 2] if kind == 2 and b == 2 else [kind]
+                expected -= float(probabilities[right_ones].sum().log())
+    assert found.item() == pytest.approx(expected, rel=1e-5)
+    assert objective.denominator(batch.gold_counts) == 3
+    assert objective.denominator(np.array([0])) == 1
+
+
+def encoding_of(network: Network, batch: Batch[np.ndarray]) -> SentenceEncoding:
+    return network.encoder(to_tensors(batch, CPU))
+
+
+@torch.no_grad()
+def test_generation_follows_its_own_sequence(make):
+    """What is generated with cached keys is what the whole sequence at once makes likeliest."""
+    objective, corpus = make("autoregressive")
+    network = objective.network.eval()
+    generator = network.generator
+    generator.stop.weight.mul_(20)
+    for pointer in (generator.left, generator.right):
+        pointer.output.weight.mul_(40)
+    encoding = encoding_of(network, corpus.batch(np.arange(6)))
+    sentence = generator.read(encoding)
+    for bias in range(-30, 30):  # until some sentences stop early, some late
+        generator.stop.bias.fill_(bias)
+        table = generator.generate(sentence)
+        stopped = (table[..., 3] >= 0).sum(1) < 2 * encoding.lengths
+        if stopped.any() and not stopped.all():
+            break
+    assert table.shape[1] > 3
+    left, right, kind = table[..., 0].long(), table[..., 1].long(), table[..., 2].long()
+    alive = table[..., 3] >= 0
+    assert len(set(alive.sum(1).tolist())) > 1, "sentences that end at different places"
+    hidden = generator(sentence, torch.stack([left, right], -1), kind)
+    before = torch.nn.functional.pad(left, (1, 0))
+    starts = generator.left_scores(hidden[:, 0::3], before, sentence).softmax(-1)
+    types = generator.classifier(hidden[:, 2::3]).softmax(-1)
+    for b, n in np.ndindex(*alive.shape):
+        if not alive[b, n]:
+            assert not alive[b, n:].any()
+            continue
+        assert starts[b, n].argmax() == left[b, n]
+        assert types[b, n].argmax() == kind[b, n]
+        assert left[b, n] <= right[b, n] < encoding.lengths[b]
+        if n:
+            pair, previous = (left[b, n], right[b, n]), (left[b, n - 1], right[b, n - 1])
+            assert pair >= previous, "in order"
+        rest = table[b, n, 3] - starts[b, n].max() - types[b, n].max()
+        least = int(left[b, n])
+        if n and left[b, n] == left[b, n - 1]:
+            least = max(least, int(right[b, n - 1]))
+        scores = generator.right_scores(
+            hidden[b : b + 1, 1::3][:, n : n + 1],
+            torch.tensor([[least]]),
+            generator.read(encoding_of(network, corpus.batch(np.array([b])))),
+        ).softmax(-1)
+        assert scores.argmax() == right[b, n]
+        assert rest.item() == pytest.approx(scores.max().item(), abs=1e-4)
+
+
+def test_a_generator_that_never_stops_is_stopped(make):
+    objective, corpus = make("autoregressive")
+    network = objective.network.eval()
+    with torch.no_grad():
+        network.generator.stop.bias.fill_(-1e4)
+        encoding = encoding_of(network, corpus.batch(np.arange(6)))
+        found = network.candidates(encoding)[..., 3] >= 0
+    assert found.sum(1).tolist() == (2 * encoding.lengths).tolist()
+
+
+def test_a_generator_that_stops_at_once_finds_nothing(make):
+    objective, corpus = make("autoregressive")
+    network = objective.network.eval()
+    with torch.no_grad():
+        network.generator.stop.bias.fill_(1e4)
+        table = network.candidates(encoding_of(network, corpus.batch(np.arange(6))))
+    assert table.shape == (6, 0, 5)
+    assert deduplicate(table[:, None].numpy(), corpus.windows, np.arange(6), None) == []
+
+
+def test_entities_are_generated_in_order():
+    gold = np.array([[(4, 5), (0, 3), (0, 0), (0, 3)], [(2, 2), (0, 0), (0, 0), (0, 0)]])
+    kinds = np.array([[0, 1, 2, 0], [1, -1, -1, -1]])
+    ordered, types = in_order(gold, kinds)
+    assert ordered[0].tolist() == [[0, 0], [0, 3], [0, 3], [4, 5]]
+    assert types.tolist() == [[2, 0, 1, 0], [1, -1, -1, -1]]
+    assert ordered[1, 0].tolist() == [2, 2]
+
+
+@torch.no_grad()
+def test_queries_depend_on_the_sentence_alone(make):
+    objective, corpus = make("queries")
+    network = objective.network.eval()
+    table = network.candidates(encoding_of(network, corpus.batch(np.arange(6))))
+    assert table.shape == (6, 12, 5), "as many as there are noisy spans in training"
+    alone = network.candidates(encoding_of(network, corpus.batch(np.array([3]))))
+    assert torch.allclose(table[3], alone[0], atol=1e-5)
+
+
+def test_levels_are_taken_from_the_data(make):
+    objective, corpus = make("crf")
+    assert objective.network.levels == 3
+    assert make("crf", "decoder.levels=1")[0].network.levels == 1
+    assert objective.inputs(corpus.batch(np.arange(6)), None)[0].shape[1] == 3
