@@ -132,10 +132,11 @@ def test_commands(learned, few, cli, tmp_path):
     assert result.status == 2 and "steps=5 is a matter of denoising" in result.err
 
 
+@pytest.mark.parametrize("learned", ["crf", "autoregressive"], indirect=True)
 def test_bench(learned, few, cli, tmp_path):
     corpus, path, plots = (tmp_path / name for name in ("few.jsonl", "bench.json", "plots"))
     formats.write(corpus, few)
-    whole = learned[0].method == "crf"  # the rest would take as long for the others
+    whole = learned[0].method == "crf"  # the rest takes as long again
     result = cli(
         "bench", "--quick", "--seconds", "0.05", "--device", "cpu", "--data", corpus,
         "--model", learned[0].training.output, "--json", path, "--plots", plots,
