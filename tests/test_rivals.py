@@ -449,6 +449,16 @@ def test_queries_depend_on_the_sentence_alone(make):
     assert torch.allclose(table[3], alone[0], atol=1e-5)
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_what_passes_where_nothing_is_fitted(method):
+    """A probability above one half, or the sum that the paper asks for."""
+    settings, settle = Settings.from_dict({"method": method}), network_class(method).settle
+    expected = 1.5 if method in ("crf", "biaffine") else None
+    assert settle(settings, []).inference.phi == expected
+    given = settings.override(["inference.threshold=0.7"])
+    assert settle(given, []).inference == given.inference
+
+
 def test_levels_are_taken_from_the_data(make):
     objective, corpus = make("crf")
     assert objective.network.levels == 3
