@@ -132,10 +132,11 @@ def test_commands(learned, few, cli, tmp_path):
     assert result.status == 2 and "steps=5 is a matter of denoising" in result.err
 
 
+@pytest.mark.parametrize("learned", ["crf", "autoregressive"], indirect=True)
 def test_bench(learned, few, cli, tmp_path):
     corpus, path, plots = (tmp_path / name for name in ("few.jsonl", "bench.json", "plots"))
     formats.write(corpus, few)
-    whole = learned[0].method == "crf"  # the rest would take as long for the others
+    whole = learned[0].method == "crf"  # the rest takes as long again
     result = cli(
         "bench", "--quick", "--seconds", "0.05", "--device", "cpu", "--data", corpus,
         "--model", learned[0].training.output, "--json", path, "--plots", plots,
@@ -446,6 +447,16 @@ def test_queries_depend_on_the_sentence_alone(make):
     assert table.shape == (6, 12, 5), "as many as there are noisy spans in training"
     alone = network.candidates(encoding_of(network, corpus.batch(np.array([3]))))
     assert torch.allclose(table[3], alone[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_passes_where_nothing_is_fitted(method):
+    """A probability above one half, or the sum that the paper asks for."""
+    settings, settle = Settings.from_dict({"method": method}), network_class(method).settle
+    expected = 1.5 if method in ("crf", "biaffine") else None
+    assert settle(settings, []).inference.phi == expected
+    given = settings.override(["inference.threshold=0.7"])
+    assert settle(given, []).inference == given.inference
 
 
 def test_levels_are_taken_from_the_data(make):

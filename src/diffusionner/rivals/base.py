@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from diffusionner.batching import Batch
+from diffusionner.corpus import Sentence
 from diffusionner.model.base import Network
 from diffusionner.model.encoder import SentenceEncoding
-from diffusionner.settings import InferenceSettings
+from diffusionner.settings import InferenceSettings, Settings
 
 LOWEST = -1e4  # the score of what cannot be
+EVEN = 1.5  # three times a probability of one half
 
 
 class Rival(Network):
+    # Least total where dev chooses none; None: that of the paper, for three probabilities.
+    phi: ClassVar[float | None] = None
+
+    @classmethod
+    def settle(cls, settings: Settings, sentences: Sequence[Sentence]) -> Settings:
+        inference = settings.inference
+        if inference.phi is None and inference.threshold is None:
+            inference = replace(inference, phi=cls.phi)
+        return replace(settings, inference=inference)
+
     @abstractmethod
     def candidates(self, encoding: SentenceEncoding) -> Tensor:
         """[B, K, 5] as `table` makes them."""

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from diffusionner.batching import Batch
 from diffusionner.model.encoder import SentenceEncoding
-from diffusionner.rivals.base import LOWEST, Rival, table
+from diffusionner.rivals.base import EVEN, LOWEST, Rival, table
 from diffusionner.settings import Settings
 from diffusionner.training.base import Objective
 
@@ -26,6 +26,7 @@ PER_WORD = 2  # candidates, at most
 
 
 class BiaffineNetwork(Rival):
+    phi = EVEN
     of_types = (
         "biaffine.tensor",
         "biaffine.first_weight",

@@ -42,30 +42,29 @@ class Chains(nn.Module):
 
         emissions: [B, L, M, T]; mask: [B, M] true for words.
         """
-        return (self.ahead(emissions, mask)[-1] + self.scores()[2]).logsumexp(-1)
+        transitions, first, last = self.scores()
+        return (_sums(emissions, mask, transitions, first)[-1] + last).logsumexp(-1)
 
-    def ahead(self, emissions: Tensor, mask: Tensor) -> list[Tensor]:
-        """At each word, log sums over the tags up to it, by its own tag, which counts: [B, L, T].
+    def sums_around(self, emissions: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Log sums over the tags before and behind each word, by its own tag, and over all.
 
-        Behind the end they stay as they were at the last word.
+        [B, L, M, T] the word's own score included, [B, L, M, T] and [B, L, 1]. Backward is forward
+        over sentences that are turned round, so that one loop does both.
         """
-        transitions, first, _ = self.scores()
-        words, real = emissions.unbind(2), mask.unbind(1)
-        found = [first + words[0]]
-        for word, is_word in zip(words[1:], real[1:], strict=True):
-            joined = (found[-1][..., None] + transitions).logsumexp(-2) + word
-            found.append(torch.where(is_word[:, None, None], joined, found[-1]))
-        return found
-
-    def behind(self, emissions: Tensor, mask: Tensor) -> list[Tensor]:
-        """At each word, log sums over the tags that follow it, by its own tag: [B, L, T]."""
-        transitions, _, last = self.scores()
-        words, real = emissions.unbind(2), mask.unbind(1)
-        found = [last.expand_as(words[-1])]
-        for word, is_word in zip(reversed(words[1:]), reversed(real[1:]), strict=True):
-            joined = (transitions + (word + found[-1])[..., None, :]).logsumexp(-1)
-            found.append(torch.where(is_word[:, None, None], joined, found[-1]))
-        return found[::-1]
+        transitions, first, last = self.scores()
+        place = torch.arange(mask.shape[1], device=mask.device)
+        turned = mask.sum(1, keepdim=True) - 1 - place
+        turned = torch.where(turned >= 0, turned, place)[:, None, :, None]  # its own inverse
+        turned = turned.expand_as(emissions)
+        found = _sums(
+            torch.stack([emissions, emissions.gather(2, turned)]),
+            mask,
+            torch.stack([transitions, transitions.mT])[:, None],
+            torch.stack([first, last])[:, None],
+        )
+        ahead, behind = torch.stack(found, 3)
+        total = (found[-1][0] + last).logsumexp(-1, keepdim=True)
+        return ahead, behind.gather(2, turned) - emissions, total
 
     def best(self, emissions: Tensor, mask: Tensor) -> Tensor:
         """The tags of the best sequences [B, L, M]: Viterbi."""
@@ -92,10 +91,8 @@ class Chains(nn.Module):
         left, right, kind: [B, L, Q] → [B, L, Q]. All that lies within the entity is fixed, so that
         is a product of the sums before it, its own score and the sums behind it.
         """
-        transitions, _, last = self.scores()
-        alpha = self.ahead(emissions, mask)
-        total = (alpha[-1] + last).logsumexp(-1, keepdim=True)  # [B, L, 1]
-        beta = torch.stack(self.behind(emissions, mask), 2)
+        transitions = self.scores()[0]
+        ahead, behind, total = self.sums_around(emissions, mask)
         inside = emissions[..., 1 + INSIDE :: PARTS].cumsum(2)  # [B, L, M, C]
 
         def moves(a: int, b: int) -> Tensor:
@@ -105,8 +102,8 @@ class Chains(nn.Module):
 
         tag = _tag_of(kind)
         single = left == right
-        begins = at(torch.stack(alpha, 2), left, torch.where(single, tag(SINGLE), tag(BEGIN)))
-        ends = at(beta, right, torch.where(single, tag(SINGLE), tag(END)))
+        begins = at(ahead, left, torch.where(single, tag(SINGLE), tag(BEGIN)))
+        ends = at(behind, right, torch.where(single, tag(SINGLE), tag(END)))
         short = moves(BEGIN, END)
         between = at(inside, (right - 1).clamp(min=0), kind) - at(inside, left, kind)
         long = (
@@ -117,6 +114,19 @@ class Chains(nn.Module):
         )
         rest = torch.where(right == left + 1, short, long) + at(emissions, right, tag(END))
         return (begins + torch.where(single, 0.0, rest) + ends - total).exp().clamp(max=1.0)
+
+
+def _sums(emissions: Tensor, mask: Tensor, transitions: Tensor, first: Tensor) -> list[Tensor]:
+    """At each word, log sums over the tags up to it, by its own tag: [..., B, L, T].
+
+    emissions: [..., B, L, M, T]. Behind the end they stay as they were at the last word.
+    """
+    words, real = emissions.unbind(-2), mask.unbind(1)
+    found = [first + words[0]]
+    for word, is_word in zip(words[1:], real[1:], strict=True):
+        joined = (found[-1][..., None] + transitions).logsumexp(-2) + word
+        found.append(torch.where(is_word[:, None, None], joined, found[-1]))
+    return found
 
 
 def at(scores: Tensor, word: Tensor, column: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from diffusionner.batching import Batch
 from diffusionner.corpus import Sentence
 from diffusionner.model.encoder import SentenceEncoding
-from diffusionner.rivals.base import LOWEST, Rival, perceptron, table
+from diffusionner.rivals.base import EVEN, LOWEST, Rival, perceptron, table
 from diffusionner.rivals.chains import Chains
 from diffusionner.rivals.tags import BEGIN, END, OUTSIDE, PARTS, SINGLE, deepest, tags_of
 from diffusionner.settings import Settings
@@ -30,6 +30,7 @@ MOST_LEVELS = 4  # that are taken from the data
 
 
 class TaggingNetwork(Rival):
+    phi = EVEN
     of_types = ("emissions.3.", "chains.")
 
     def __init__(
@@ -45,6 +46,7 @@ class TaggingNetwork(Rival):
     @classmethod
     def settle(cls, settings: Settings, sentences: Sequence[Sentence]) -> Settings:
         """As many levels as the data has."""
+        settings = super().settle(settings, sentences)
         if settings.decoder.levels != "auto":
             return settings
         levels = min(MOST_LEVELS, deepest(sentences))
