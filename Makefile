@@ -12,7 +12,7 @@ demo: .venv/ready
 	  "The University of Maryland is in College Park, not far from Washington."
 
 test: .venv/ready
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 check: .venv/ready
 	$(BIN)/ruff check src tests
