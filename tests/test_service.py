@@ -111,6 +111,14 @@ def test_steps_go_from_noise_to_the_entities(client, ner):
     assert found <= {(span["to_start"], span["to_end"]) for span in last if span["label"]}
 
 
+def test_steps_have_as_many_spans_as_training_had(client, ner):
+    """Those of a model that starts from candidates may be too few for noise."""
+    assert ner.settings.inference.spans != ner.settings.diffusion.spans
+    answer = client.post("/v1/steps", json={"text": "Ada met Charles."}).json()
+    (sentence,) = answer["sentences"]
+    assert {len(step["spans"]) for step in sentence["steps"]} == {ner.settings.diffusion.spans}
+
+
 def test_steps_of_nothing(client):
     assert client.post("/v1/steps", json={"text": " "}).json()["sentences"] == []
 

@@ -170,7 +170,7 @@ class DiffusionNER:
     def steps(self, text: str, **options: Any) -> tuple[list[TextSentence], list[Trajectory]]:
         """The sentences of a text, and every denoising step of each from noise."""
         self.settings.need_denoising("a look at every step")
-        settings = self.settings.with_inference(options)
+        settings = self.settings.with_inference(self.from_noise(options))
         parts = split_sentences(text)
         if not parts:
             return [], []
@@ -178,6 +178,13 @@ class DiffusionNER:
         corpus = EncodedCorpus(sentences, self.subwords, self.settings.encoder)
         judge = self.judge(settings.inference)
         return parts, list(trajectories(self.engine, corpus, settings, judge))
+
+    def from_noise(self, options: dict[str, Any]) -> dict[str, Any]:
+        """The same options for a start from noise, which needs as many spans as training had:
+        those a model has for its candidates may be few.
+        """
+        given = {name: value for name, value in options.items() if value is not None}
+        return {"spans": self.settings.diffusion.spans, **given, "start": "noise"}
 
     def pipe(self, texts: Iterable[str], **options: Any) -> Iterator[Entities]:
         """Entities of many texts, streamed in order. Sentences of one text are context."""

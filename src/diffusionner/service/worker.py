@@ -53,8 +53,9 @@ class Answerer:
         ]
 
     def _steps(self, text: str, options: dict[str, Any], labels: Sequence[str] | None) -> bytes:
+        options = self.ner.from_noise(options)
         parts, trajectories = self.ner.steps(text, **options)
-        entities = self.ner(text, start="noise", **options)
+        entities = self.ner(text, **options)
         sentences = [
             _sentence(parts[trajectory.sentence], trajectory, self.ner.labels)
             for trajectory in trajectories
