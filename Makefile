@@ -1,4 +1,4 @@
-# `make demo` and `make test` need nothing but Python 3.10+ and PyPI: each makes the virtual
+# `make demo` and `make test` need nothing but Python 3.11+ and PyPI: each makes the virtual
 # environment .venv with pinned versions first.
 PYTHON ?= python3
 BIN := .venv/bin
