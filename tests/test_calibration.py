@@ -227,3 +227,27 @@ def test_calibrate_on_the_command_line(ner: DiffusionNER, tmp_path: Path, cli):
     refused = cli("calibrate", tmp_path / "none", *given)
     assert refused.status == 2 and "too little is found" in refused.err
     assert not (tmp_path / "none").exists()
+
+
+def test_scores_of_another_model(ner: DiffusionNER, tmp_path: Path, cli):
+    """As for one that was trained on dev too, and has nothing left to fit them on."""
+    scores = Calibration((0.5, 2.5), (0.1, 0.9), dict.fromkeys(ner.labels, 0.4))
+    DiffusionNER(ner.engine, ner.subwords, ner.settings, scores).save_pretrained(tmp_path / "one")
+    ner.save_pretrained(tmp_path / "all")
+    given = ("--model", tmp_path / "all", "--scores-of")
+    result = cli("calibrate", tmp_path / "both", *given, tmp_path / "one")
+    assert result.status == 0, result.err
+    assert load_calibration(tmp_path / "both") == scores
+    weights = [tmp_path / name / "model.safetensors" for name in ("all", "both")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    refused = cli("calibrate", tmp_path / "none", *given, tmp_path / "all")
+    assert refused.status == 2 and "no scores were fitted" in refused.err
+    refused = cli("calibrate", tmp_path / "none", *given[:2])
+    assert refused.status == 2 and "--scores-of" in refused.err
+    config = tmp_path / "one" / "config.json"
+    swapped = json.loads(config.read_text())
+    swapped["labels"].reverse()
+    config.write_text(json.dumps(swapped))
+    refused = cli("calibrate", tmp_path / "none", *given, tmp_path / "one")
+    assert refused.status == 2 and "other types" in refused.err
+    assert not (tmp_path / "none").exists()
