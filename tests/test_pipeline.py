@@ -15,7 +15,7 @@ from models import LABELS, assert_same, lively_model, spans
 from diffusionner import DiffusionNER, Entity
 from diffusionner.corpus import Sentence
 from diffusionner.errors import DataError, SettingsError
-from diffusionner.inference import pipeline
+from diffusionner.inference import reading
 from diffusionner.model.encoder import SentenceEncoder
 from diffusionner.settings import Settings
 
@@ -137,7 +137,7 @@ def test_pipe_gives_what_single_calls_give(ner):
 @pytest.mark.parametrize("fixture", ["ner", "contextual"])
 def test_pipe_is_lazy(request, monkeypatch, fixture):
     """Never more than four buffers ahead of what was taken, and endless input is fine."""
-    monkeypatch.setattr(pipeline, "BUFFERED_BATCHES", 2)
+    monkeypatch.setattr(reading, "BUFFERED_BATCHES", 2)
     model = request.getfixturevalue(fixture)
     taken = 0
 
@@ -216,14 +216,14 @@ def test_buffers_do_not_cut_context(request, monkeypatch, nested_sentences, fixt
     sentences[5:5] = [[], []]
     docs = ["a"] * 15 + [None] * 2 + ["b"] * 9
     expected = model.predict_tokens(sentences, docs, batch_size=100)
-    monkeypatch.setattr(pipeline, "BUFFERED_BATCHES", 1)
+    monkeypatch.setattr(reading, "BUFFERED_BATCHES", 1)
     assert_same(model.predict_tokens(sentences, docs, batch_size=2), expected)
     assert_same(model.predict_tokens(sentences, docs, batch_size=1), expected)
 
 
 def test_texts_are_streamed_with_their_context(contextual, monkeypatch):
     expected = list(contextual.pipe(TEXTS, batch_size=100))
-    monkeypatch.setattr(pipeline, "BUFFERED_BATCHES", 1)
+    monkeypatch.setattr(reading, "BUFFERED_BATCHES", 1)
     assert_same(list(contextual.pipe(TEXTS, batch_size=1)), expected)
     assert_same([contextual(text) for text in TEXTS], expected)
 

@@ -21,6 +21,7 @@ from diffusionner.padding import cheapest_cuts
 from diffusionner.settings import EncoderSettings
 from diffusionner.subwords import SubwordTokenizer
 
+Whole = TypeVar("Whole", int, np.ndarray)
 Array = TypeVar("Array")  # numpy's on the host, a backend's own where the model runs
 
 
@@ -196,7 +197,7 @@ class EncodedCorpus:
         windows = np.flatnonzero(np.isin(self.windows.sentence, sentences))
         sizes = (self.windows.piece_end - self.windows.piece_start)[windows]
         sizes += self.tokenizer.special_count
-        sizes = -(-sizes // subword_step) * subword_step
+        sizes = _round_up(sizes, subword_step)
         order = np.argsort(sizes, kind="stable")
         if len(order):
             cuts = cheapest_cuts(sizes[order], size * sizes.mean())
@@ -218,7 +219,7 @@ class EncodedCorpus:
         return [batches[i] for i in random.permutation(len(batches))]
 
 
-def _round_up(number: int, step: int) -> int:
+def _round_up(number: Whole, step: int) -> Whole:
     return -(-number // step) * step
 
 

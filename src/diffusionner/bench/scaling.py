@@ -14,7 +14,8 @@ from diffusionner.bench.machine import PeakMemory
 from diffusionner.bench.throughput import Loaded, had_by, words_task
 from diffusionner.bench.timing import Summary, Tell
 from diffusionner.corpus import Sentence
-from diffusionner.inference.pipeline import BUFFERED_BATCHES, DiffusionNER
+from diffusionner.inference.pipeline import DiffusionNER
+from diffusionner.inference.reading import BUFFERED_BATCHES
 
 TIMES = (1, 10, 100)
 BURSTS = 50  # results come a buffer at a time; so many of these tell a slope well enough

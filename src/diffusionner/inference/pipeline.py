@@ -6,14 +6,13 @@ import gc
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diffusionner import registry
 from diffusionner.batching import EncodedCorpus
-from diffusionner.corpus import Entity, Sentence, Span
+from diffusionner.corpus import Sentence, Span
 from diffusionner.diffusion import Schedule
 from diffusionner.drawing import Entities
 from diffusionner.errors import CheckpointError, DataError, SettingsError, nearest
@@ -21,6 +20,7 @@ from diffusionner.inference.calibration import Calibration, Judge, load_calibrat
 from diffusionner.inference.decoding import Found, to_spans
 from diffusionner.inference.engine import Engine
 from diffusionner.inference.predictor import Task, predict, predict_each
+from diffusionner.inference.reading import Chunk, Item, Reader
 from diffusionner.inference.trajectory import Trajectory, trajectories
 from diffusionner.model_folder import ENCODER_FILE
 from diffusionner.settings import InferenceSettings, Settings
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from diffusionner.model.encoder import SentenceEncoder
 
 BACKENDS = ("torch", "onnx")
-BUFFERED_BATCHES = 32  # sentences are sorted by length within so many batches
-FIRST_BATCHES = 2  # and within so many at first,
-GROWTH = 4  # then within so many times more until they are enough: tokenising is that much faster
 
 
 class DiffusionNER:
@@ -289,9 +286,9 @@ class DiffusionNER:
         inference: InferenceSettings,
     ) -> Iterator[Entities]:
         """The next sentences are read and tokenised while a device runs over the last ones."""
-        reader = _Reader(self, items, inference.batch_size)
-        coming: list[_Chunk] = []
-        waiting: deque[_Chunk] = deque()
+        reader = Reader(items, inference.batch_size, self.subwords, self.settings.encoder)
+        coming: list[Chunk] = []
+        waiting: deque[Chunk] = deque()
 
         def read_ahead() -> None:
             if not coming and reader.advance():
@@ -350,88 +347,9 @@ class DiffusionNER:
             task = Task(corpus, range(len(full)), given, timestep)
             found = predict(self.engine, task, inference, self.judge(inference))
             for i, one in zip(full, found, strict=True):
-                item = _Item(sentences[i].words, None, i)
+                item = Item(sentences[i].words, None, i)
                 results[i].extend(item.entity(0, f, self.labels) for f in one)
         return results
-
-
-@dataclass
-class _Chunk:
-    """Items that are predicted together, with the sentences around them as context."""
-
-    items: list[_Item]
-    corpus: EncodedCorpus
-    chosen: range  # the sentences of the items among those of the corpus
-
-    def entities(self, found: list[list[Found]], labels: Sequence[str]) -> list[Entities]:
-        """Of each item, from what was found in each of its sentences."""
-        results = iter(found)
-        return [
-            Entities(item.entities(results, labels), item.content, labels) for item in self.items
-        ]
-
-
-class _Reader:
-    """Reads the input and cuts it into chunks, a little at a time."""
-
-    def __init__(
-        self, ner: DiffusionNER, items: Iterable[tuple[str | Sequence[str], str | None]], size: int
-    ) -> None:
-        """size: sentences of a batch."""
-        self.ner = ner
-        self.items = iter(items)
-        self.step = size
-        self.context = ner.settings.encoder.context
-        self.enough = size * FIRST_BATCHES
-        self.most = size * BUFFERED_BATCHES
-        self.number = 0  # items read
-        self.waiting: list[_Item] = []
-        self.held = 0  # sentences in them
-        self.before: list[Sentence] = []  # the last ones of the chunk before
-        self.ended = False
-
-    def advance(self, sentences: int | None = None) -> bool:
-        """Read that many more (as chunks grow); whether it is enough for a chunk."""
-        limit = min(self.enough, self.held + (sentences or GROWTH * self.step))
-        while self.held < limit and not self.ended:
-            given = next(self.items, None)
-            if given is None:
-                self.ended = True
-                break
-            self.waiting.append(_Item(*given, self.number))
-            self.number += 1
-            self.held += len(self.waiting[-1].sentences)
-        return self.ended or self.held >= self.enough
-
-    def _ready(self) -> int:
-        """Items that can be predicted; the last must wait until their right context is known."""
-        ready = len(self.waiting)
-        behind = 0
-        while ready and behind < self.context and not self.ended:
-            ready -= 1
-            behind += len(self.waiting[ready].sentences)
-        return ready
-
-    def finish(self) -> _Chunk | None:
-        """The next chunk, whatever must still be read for it; None at the end."""
-        self.advance(self.enough)
-        while not (ready := self._ready()):
-            if self.ended:
-                return None
-            self.enough = self.held + 1
-            self.advance()
-        # Small chunks first, so that a device starts early.
-        self.enough = min(GROWTH * self.enough, self.most)
-        items, self.waiting = self.waiting[:ready], self.waiting[ready:]
-        sentences = _sentences(items)
-        after = _sentences(self.waiting)
-        self.held = len(after)
-        corpus = EncodedCorpus(
-            self.before + sentences + after, self.ner.subwords, self.ner.settings.encoder
-        )
-        chosen = range(len(self.before), len(self.before) + len(sentences))
-        self.before = (self.before + sentences)[-self.context :] if self.context else []
-        return _Chunk(items, corpus, chosen)
 
 
 @contextmanager
@@ -448,40 +366,3 @@ def collector_paused() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
-
-
-def _sentences(items: list[_Item]) -> list[Sentence]:
-    return [sentence for item in items for sentence in item.sentences]
-
-
-class _Item:
-    """One input, text or words, with its sentences."""
-
-    def __init__(self, content: str | Sequence[str], doc: str | None, number: int) -> None:
-        self.content = content
-        self.text = content if isinstance(content, str) else None
-        self.parts: list[TextSentence] = []
-        if isinstance(content, str):
-            self.parts = split_sentences(content)
-            # The sentences of one text are each other's context, whatever the caller says.
-            doc = f"\0text {number}" if doc is None else doc
-            self.sentences = [Sentence(part.words, doc=doc) for part in self.parts]
-        else:
-            self.sentences = [Sentence(list(content), doc=doc)] if content else []
-
-    def entities(self, found: Iterator[list[Found]], labels: Sequence[str]) -> Iterator[Entity]:
-        """Those of all its sentences; found has what is in each of them next."""
-        for sentence in range(len(self.sentences)):
-            for one in next(found):
-                yield self.entity(sentence, one, labels)
-
-    def entity(self, sentence: int, found: Found, labels: Sequence[str]) -> Entity:
-        """The entity in the offsets of the input."""
-        if self.text is None:
-            words = self.sentences[sentence].words[found.left : found.right + 1]
-            start, end, text = found.left, found.right + 1, " ".join(words)
-        else:
-            part = self.parts[sentence]
-            start, end = part.starts[found.left], part.ends[found.right]
-            text = self.text[start:end]
-        return Entity(start, end, labels[found.kind], found.score, text, found.votes)
