@@ -23,6 +23,7 @@ from diffusionner.bench.timing import Summary, interleave, percentile
 from diffusionner.bench.training import STAGES as TRAINING_STAGES
 from diffusionner.bench.training import Speedometer
 from diffusionner.corpus import Sentence
+from diffusionner.inference.calibration import Calibration
 from diffusionner.model import pointer
 from diffusionner.settings import Settings
 
@@ -57,7 +58,8 @@ def test_a_model_is_measured_in_every_way(cli, lively_folder: Path, tmp_path: Pa
 
     points = {(p["what"], p["steps"], p["spans"]): p for p in record["throughput"]}
     assert points.keys() == {
-        (ENCODER, None, None), (WORDS, 1, 60), (TEXT, 1, 60), (WORDS, 5, 60), (WORDS, 1, "auto"),
+        (ENCODER, None, None), (WORDS, 1, 60), (TEXT, 1, 60), (WORDS, 5, 60), (TEXT, 5, 60),
+        (WORDS, 1, "auto"), (TEXT, 1, "auto"),
     }  # fmt: skip
     assert points[ENCODER, None, None]["share_of_encoder"] is None
     for point in (points[WORDS, 1, 60], points[WORDS, 5, 60]):
@@ -122,6 +124,21 @@ def test_the_plain_network_has_pointers_of_its_own(lively_folder: Path, monkeypa
     assert any(expected)
     assert subject.load_plain().predict_sentences(sentences) == expected
     assert subject.load().predict_sentences(sentences) != expected
+
+
+def test_the_plain_network_has_the_same_scores(lively_folder: Path, tmp_path: Path) -> None:
+    ner = Subject("lively", lively_folder, "cpu").load()
+    ner.calibration = Calibration((0.0, 3.0), (0.0, 0.6), dict.fromkeys(ner.labels, 0.2))
+    ner.save_pretrained(tmp_path / "calibrated")
+    subject = Subject("calibrated", tmp_path / "calibrated", "cpu")
+    sentences = formats.read(EXCERPT)[:6]
+    words, docs = [s.words for s in sentences], [s.doc for s in sentences]
+    found = subject.load_plain().predict_tokens(words, docs)
+    assert any(found)
+    assert max(one.score for entities in found for one in entities) <= 0.6
+    assert [[e[:3] for e in entities] for entities in found] == [
+        [e[:3] for e in entities] for entities in subject.load().predict_tokens(words, docs)
+    ]
 
 
 def test_another_result_of_the_fast_path_is_an_error(
@@ -238,11 +255,11 @@ def test_summary_and_percentiles() -> None:
 def test_axes_vary_one_thing_at_a_time() -> None:
     axes = Axes((1, 2), ("auto", 60), (8, 32), 1, 60, 32)
     points = list(axes.points("m", "float32", whole=True))
-    assert len(points) == len(set(points)) == 2 + 2 + 3  # encoder, base as words and text, others
+    assert len(points) == len(set(points)) == 2 + 2 + 2 + 2 + 1  # encoder, base, γ, auto, batches
     assert {p.batch_size for p in points if p.what == ENCODER} == {8, 32}
     base = (1, 60, 32)
     for point in points:
-        if point.what == WORDS:
+        if point.what != ENCODER:
             here = (point.steps, point.spans, point.batch_size)
             assert sum(a != b for a, b in zip(here, base, strict=True)) <= 1
     assert len(list(axes.points("m", "bf16", whole=False))) == 3
@@ -265,7 +282,7 @@ def test_a_sample_has_whole_documents_from_everywhere() -> None:
     assert len(sample.spread(sentences, 0)) == 1
     assert sample.spread(sentences, 1000) == sentences
     alone = [Sentence(["a", "b"]), Sentence(["c"])]
-    assert sample.texts([*alone, *sentences[:2]]) == ["a b", "c", "w0.0\nw0.1"]
+    assert sample.texts([*alone, *sentences[:2]]) == ["a b", "c", "w0.0\n\nw0.1"]
 
 
 @pytest.mark.parametrize("epoch", [2, 9, 1000])  # updates; a window is of at least four

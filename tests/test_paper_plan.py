@@ -68,6 +68,13 @@ def test_only(tmp_path, patterns, expected):
     assert set(by_name(jobs("nested", sources(tmp_path), 2, patterns))) == expected
 
 
+def test_the_first_pattern_is_run_first(tmp_path):
+    patterns = ["*/queries/*/1", "*/crf", "*/queries"]
+    found = [job.name for job in jobs("nested", sources(tmp_path), 2, patterns)]
+    ends = ["queries/default/1", "crf/default/0", "crf/default/1", "queries/default/0"]
+    assert found == [f"genia/{end}" for end in ends]
+
+
 def test_the_key_is_of_what_matters(tmp_path):
     def key(*changes: str, where: Sources | None = None) -> str:
         found = jobs("flat", where or sources(tmp_path, None, *changes), only=["conll03/diffusion"])

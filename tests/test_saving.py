@@ -267,3 +267,13 @@ def test_interrupted(config, monkeypatch, capsys):
     err = capsys.readouterr().err
     assert "Traceback" not in err
     assert len(err.splitlines()) <= 2
+
+
+def test_a_full_gpu_is_told_in_a_line(config, monkeypatch, refused):
+    def fill(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB. GPU 0 has ...")
+
+    monkeypatch.setattr(Trainer, "run", fill)
+    message = refused("train", config)
+    assert "Tried to allocate 2 GiB)" in message
+    assert "training.batch_size" in message

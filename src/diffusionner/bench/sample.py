@@ -43,9 +43,12 @@ def spread(sentences: Sequence[Sentence], count: int) -> list[Sentence]:
 
 
 def texts(sentences: Sequence[Sentence]) -> list[str]:
-    """The words joined again, a text a document."""
+    """The words joined again, a text a document and a paragraph a sentence: so they are cut into
+    the same sentences, and the encoder has the same work.
+    """
     return [
-        "\n".join(" ".join(sentence.words) for sentence in group) for group in documents(sentences)
+        "\n\n".join(" ".join(sentence.words) for sentence in group)
+        for group in documents(sentences)
     ]
 
 

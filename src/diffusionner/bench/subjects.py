@@ -8,6 +8,7 @@ from pathlib import Path
 from diffusionner import checkpoint
 from diffusionner.bench.plain import plainly
 from diffusionner.errors import SettingsError, nearest
+from diffusionner.inference.calibration import load_calibration
 from diffusionner.inference.pipeline import DiffusionNER
 from diffusionner.inference.torch_engine import PRECISIONS, TorchEngine
 from diffusionner.model_folder import ENCODER_FILE
@@ -41,7 +42,8 @@ class Subject:
     def load_plain(self) -> DiffusionNER:
         """The same weights on the CPU, without anything that makes them faster."""
         network, subwords, settings = checkpoint.load(self.folder)
-        return DiffusionNER(TorchEngine(plainly(network), "cpu"), subwords, settings)
+        engine = TorchEngine(plainly(network), "cpu")
+        return DiffusionNER(engine, subwords, settings, load_calibration(self.folder))
 
 
 def check_precisions(given: list[str]) -> None:

@@ -66,8 +66,11 @@ class Axes:
             yield Point(subject, ENCODER, precision, size)
         points = [base, replace(base, what=TEXT)]
         if whole:
-            points += [replace(base, steps=steps) for steps in self.steps if denoises]
-            points += [replace(base, spans=spans) for spans in self.spans if denoises]
+            of_steps = [replace(base, steps=steps) for steps in self.steps if denoises]
+            of_spans = [replace(base, spans=spans) for spans in self.spans if denoises]
+            points += [replace(one, what=what) for one in of_steps for what in (WORDS, TEXT)]
+            points += of_spans
+            points += [replace(one, what=TEXT) for one in of_spans if one.spans == "auto"]
             points += [replace(base, batch_size=size) for size in self.batch_sizes]
         yield from dict.fromkeys(points)
 

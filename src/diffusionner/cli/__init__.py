@@ -61,3 +61,14 @@ def main() -> None:
     except KeyboardInterrupt:
         Console(stderr=True).print("interrupted")
         sys.exit(130)
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":  # torch's, which may not be installed
+            raise
+        reason = str(error).splitlines()[0].split(". GPU")[0]
+        Console(stderr=True).print(
+            f"[bold red]error:[/] the memory of the GPU is full ({escape(reason)}); lower "
+            "inference.batch_size (in training training.batch_size, or raise training.accumulation "
+            "with it), or let fewer programs use it at a time",
+            soft_wrap=True,
+        )
+        sys.exit(2)

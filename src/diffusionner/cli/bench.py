@@ -67,7 +67,7 @@ def bench(
 ) -> None:
     """Measure training and inference, with the encoder alone as yardstick.
 
-    From a base (γ = 1, K = 60, batches of 32, or 256 on a GPU) one thing is changed at a time. All
+    From a base (γ = 1, K = 60, batches of 32, or 512 on a GPU) one thing is changed at a time. All
     measurements take turns, so that whatever slows the machine down slows all of them; figures are
     medians. A shape has random weights: its speed is real, its entities are not. The JSON file is
     written after inference, agreement and each training, so a run that is stopped leaves what it
@@ -117,7 +117,7 @@ def bench(
             batch_sizes=tuple(_numbers("--batch-sizes", batch_sizes)),
             base_steps=1,
             base_spans=60,
-            base_batch_size=256 if on_gpu else 32,
+            base_batch_size=512 if on_gpu else 32,
         ),
         repeats=repeats,
         seconds=seconds,

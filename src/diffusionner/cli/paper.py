@@ -50,7 +50,7 @@ def paper(
         typer.Option(
             metavar="PATTERN",
             help="Only runs CORPUS/METHOD/VARIANT/SEED that match, such as `genia/*/*/0` or "
-            "`*/crf`; may be repeated.",
+            "`*/crf`; may be repeated, the first is run first.",
             show_default=False,
         ),
     ] = None,

@@ -14,8 +14,9 @@ from diffusionner.subwords import SubwordTokenizer
 from diffusionner.text import TextSentence, split_sentences
 
 BUFFERED_BATCHES = 32  # sentences are sorted by length within so many batches
-FIRST_BATCHES = 2  # and within so many at first,
-GROWTH = 4  # then within so many times more until they are enough: tokenising is that much faster
+# A device starts on the first batch, then each chunk is so many times the last one until they are
+# enough: a device takes three times as long as it takes to read as much text, so it need not wait.
+GROWTH = 2
 
 
 @dataclass
@@ -50,7 +51,7 @@ class Reader:
         self.settings = settings
         self.step = size
         self.context = settings.context
-        self.enough = size * FIRST_BATCHES
+        self.enough = size
         self.most = size * BUFFERED_BATCHES
         self.number = 0  # items read
         self.waiting: list[Item] = []

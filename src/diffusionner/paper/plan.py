@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from operator import itemgetter
 from typing import Any
 
 from diffusionner.errors import DataError
@@ -67,12 +68,15 @@ class Plan:
 
 
 def plan(tables: Iterable[Table], seeds: int, sources: Sources, only: Sequence[str] = ()) -> Plan:
-    """The runs of the tables; `only`: patterns, one of which a run's name must match."""
-    chosen = [
-        (want, points)
-        for want, points in wanted(tables, seeds)
-        if not only or any(_selects(pattern, want.name) for pattern in only)
-    ]
+    """The runs of the tables; `only`: patterns, one of which a run's name must match.
+
+    They come in the order of the patterns, so that the first is done first.
+    """
+    chosen = list(wanted(tables, seeds))
+    if only:
+        placed = [(_place(want.name, only), want, points) for want, points in chosen]
+        placed = sorted((one for one in placed if one[0] is not None), key=itemgetter(0))
+        chosen = [(want, points) for _, want, points in placed]
     corpora = list(dict.fromkeys(want.corpus for want, _ in chosen))
     gone = {name: files for name in corpora if (files := sources.missing_files(name))}
     jobs: dict[str, Job] = {}
@@ -156,9 +160,12 @@ def missing_encoder(name: str, problem: str) -> str:
     return f"encoder {name}: {problem}; give --encoder FOLDER (published as {hub})"
 
 
-def _selects(pattern: str, name: str) -> bool:
-    """A pattern may be of the whole name, or of some of its parts from the left."""
-    return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}/*")
+def _place(name: str, patterns: Sequence[str]) -> int | None:
+    """Which pattern takes it; one may be of the whole name, or of some parts from the left."""
+    for place, pattern in enumerate(patterns):
+        if fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}/*"):
+            return place
+    return None
 
 
 def _missing_corpus(name: str, files: list[str]) -> str:

@@ -23,7 +23,6 @@ from diffusionner.training.base import Objective
 # Subwords, words, entities and characters of a batch are padded to multiples of these, to have few
 # shapes.
 BUCKETS = (32, 16, 16, 32)
-SPARE = 0.3  # share of the GPU's memory that must be free to record one more shape
 
 
 @dataclass
@@ -55,6 +54,7 @@ class GraphedStep:
         self.pool = torch.cuda.graph_pool_handle()
         self.recorded: dict[tuple[tuple[int, ...], ...], _Recording] = {}
         self.loss = torch.zeros((), device=self.device)
+        self.room = 0  # bytes that recording takes for a while, at most
 
     def fits(self, batch: Batch[np.ndarray]) -> bool:
         """Whether to replay: not the smaller last batch of an epoch, nor where memory is short."""
@@ -62,8 +62,8 @@ class GraphedStep:
             return False
         if _shape(batch) in self.recorded:
             return True
-        free, total = torch.cuda.mem_get_info()
-        return free > total * SPARE
+        free, _ = torch.cuda.mem_get_info()
+        return free > self.room
 
     def __call__(
         self, batch: Batch[np.ndarray], given: Sequence[np.ndarray], denominator: float
@@ -111,6 +111,7 @@ class GraphedStep:
         denominator = torch.ones((), device=self.device)
         shape_assigned = objective.assigned_shape(len(batch.lengths))
         assigned = torch.full(shape_assigned, -1, device=self.device)
+        before = torch.cuda.memory_reserved()
         with _aside(self.side), precision:
             for _ in range(3):  # libraries choose their kernels and workspaces
                 predicted, tensors, costs = predict()
@@ -122,7 +123,9 @@ class GraphedStep:
         shape = costs.shape
         host = torch.empty(costs.numel() + 1, pin_memory=True)
         del predicted, tensors, costs, loss, found
-        torch.cuda.empty_cache()  # what the trials took on the other stream
+        # What the trials took on the other stream; the largest shape, the first, takes most.
+        self.room = max(self.room, torch.cuda.memory_reserved() - before)
+        torch.cuda.empty_cache()
         forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         with torch.cuda.graph(forward, pool=self.pool), precision:
             predicted, tensors, costs = predict()
