@@ -120,6 +120,9 @@ class TrainingSettings:
     ema: float = setting(
         0.0, "Decay of the averaged weights (0 = none); less at first.", 0.0, 0.99999
     )
+    hidden_subwords: float = setting(
+        0.0, "Share of the subwords that the encoder sees as its mask token.", 0.0, 0.9
+    )
     draws: int = setting(1, "Independent noise draws per encoded sentence.", 1)
     matches_per_entity: int = setting(
         1, "Noisy spans matched to each entity (1: the paper; 0: as many as fit into K).", 0

@@ -208,15 +208,28 @@ def _list(
         wanted = [one for one in tables.wanted([table], seeds) if one[0].corpus in there]
         # Several rows of a table may want the same run, with other points.
         points = {(want.name, point.name) for want, points in wanted for point in points}
-        found = {}
-        for want, _ in wanted:
-            same = records.select(want.corpus, want.method, want.variant, want.shape)
-            found[want.name] = next((one for one in same if one.seed == want.seed), None)
-        trained = [record for record in found.values() if record is not None]
-        measured = [
-            name for run, name in points if (one := found[run]) and name in one.values["points"]
-        ]
-        counts = (len(found), len(trained), len(points), len(measured))
+        rows = {
+            want.name: records.select(want.corpus, want.method, want.variant, want.shape)
+            for want, _ in wanted
+        }
+        trained = {
+            (want.name, one.seed): one
+            for want, _ in wanted
+            for one in rows[want.name]
+            if one.seed == want.seed
+        }
+        measured = {
+            (want.name, one.name)
+            for want, points_of_it in wanted
+            for one in points_of_it
+            # What one seed is enough for may be of any.
+            if any(
+                record.has(one)
+                for record in rows[want.name]
+                if record.seed == want.seed or not one.every_seed
+            )
+        }
+        counts = (len(rows), len(trained), len(points), len(measured))
         shown.add_row(table.name, table.title, *map(str, counts))
     console.print(shown)
 

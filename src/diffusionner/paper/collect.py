@@ -108,13 +108,14 @@ class Shelf:
         }
         records.write(self.output, Record(job.id, values))
 
-    def missing(self, job: Job, kinds: Iterable[str]) -> list[Point]:
+    def has(self, job: Job, point: Point) -> bool:
+        """Whether it was measured of this run."""
         record = self.record(job)
-        return [
-            one
-            for one in job.points.values()
-            if one.kind in kinds and (record is None or not record.has(one))
-        ]
+        return record is not None and record.has(point)
+
+    def missing(self, job: Job, kinds: Iterable[str]) -> list[Point]:
+        wanted = [one for one in job.points.values() if one.kind in kinds]
+        return [one for one in wanted if not self.has(job, one)]
 
 
 def shape_point(steps: int | None) -> Point:

@@ -45,6 +45,11 @@ class Job:
         return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
     @property
+    def recipe(self) -> str:
+        """Equal for runs that differ by nothing but the seed."""
+        return recipe(self.encoder, self.data, flat(self.settings))
+
+    @property
     def id(self) -> str:
         """Names the record and the folder of the run."""
         kind = self.shape or f"s{self.seed}"
@@ -147,6 +152,12 @@ def flat(settings: dict[str, Any]) -> dict[str, Any]:
         for section, values in settings.items()
         for key, value in values.items()
     }
+
+
+def recipe(encoder: dict[str, str], data: dict[str, Any], settings: dict[str, Any]) -> str:
+    """All that a run is known by, but for its seed; settings as `section.key`."""
+    seedless = {key: value for key, value in settings.items() if key != "training.seed"}
+    return json.dumps([encoder, data, seedless], sort_keys=True)
 
 
 def check_encoders(jobs: Iterable[Job], sources: Sources) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import Any
 from diffusionner.errors import DataError
 from diffusionner.files import write_bytes
 from diffusionner.paper.corpora import CORPORA
-from diffusionner.paper.plan import flat
+from diffusionner.paper.plan import flat, recipe
 from diffusionner.paper.tables import Point, Variant
 
 FOLDER = "records"
@@ -67,9 +67,7 @@ class Record:
     @cached_property
     def recipe(self) -> str:
         """Equal for runs that differ by nothing but the seed."""
-        settings = {k: v for k, v in self.settings.items() if k != "training.seed"}
-        parts = [self.values["encoder"], self.values["data"], settings]
-        return json.dumps(parts, sort_keys=True)
+        return recipe(self.values["encoder"], self.values["data"], self.settings)
 
 
 class Records:

@@ -45,6 +45,7 @@ from diffusionner.settings import Settings
 from diffusionner.training.base import NotFinite
 from diffusionner.training.data import load_data
 from diffusionner.training.graphs import BUCKETS, GraphedStep, GraphedUpdate
+from diffusionner.training.hiding import Hiding
 from diffusionner.training.optimisation import (
     Phases,
     average_towards,
@@ -118,6 +119,8 @@ class Trainer:
         self.corpus = EncodedCorpus(
             self.data.train, self.tokenizer, settings.encoder, self.data.labels
         )
+        hidden = settings.training.hidden_subwords
+        self.hiding = Hiding.of(self.tokenizer, hidden) if hidden else None
         self.dev = EncodedCorpus(self.data.dev, self.tokenizer, settings.encoder)
         per_epoch = -(-len(self.corpus) // settings.training.batch_size)
         self.phases = Phases(
@@ -256,6 +259,8 @@ class Trainer:
             mine = mine if len(mine) else chosen[:1]
             batch = self.corpus.batch(mine, *(BUCKETS if self.graphed else ()))
             keys = mix_keys(mine, training.seed, epoch)
+            if self.hiding is not None:
+                batch.subwords = self.hiding.apply(batch.subwords, keys)
             inputs = self.objective.inputs(batch, keys)
             prepared.append(MicroBatch(batch, inputs, weight, denominator))
         return prepared
