@@ -6,6 +6,7 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from diffusionner.bench.training import Speedometer
 from diffusionner.corpus import Sentence
 from diffusionner.inference.calibration import Calibration
 from diffusionner.model import pointer
+from diffusionner.rivals.autoregressive import Generator
 from diffusionner.settings import Settings
 
 QUICK = ("bench", "--quick", "--seconds", "0.05", "--device", "cpu", "--data", EXCERPT)
@@ -112,6 +114,31 @@ def test_a_shape_is_measured_with_random_weights(cli, monkeypatch, tmp_path: Pat
     assert record["scaling"] == []
     assert all(one["holds"] and one["entities"] for one in record["agreement"])
     assert "random weights, so its entities mean nothing" in result.out
+
+
+def test_random_weights_generate_as_many_entities_as_there_are(cli, monkeypatch, tmp_path) -> None:
+    monkeypatch.setitem(shapes.SHAPES, "tiny", TINY)
+    told: list[int] = []
+    generate = Generator.generate
+
+    def noted(self: Generator, sentence: Any, counts: torch.Tensor | None = None) -> torch.Tensor:
+        table = generate(self, sentence, counts)
+        if counts is not None:
+            told.append(int(counts.max()))
+            assert table.shape[1] == told[-1]
+        return table
+
+    monkeypatch.setattr(Generator, "generate", noted)
+    path = tmp_path / "bench.json"
+    result = cli(
+        *QUICK, "--shape", "tiny", "--json", path, "method=autoregressive", "--no-train",
+        "encoder.lstm_layers=1",
+    )  # fmt: skip
+    assert result.status == 0, result.err
+    assert told and max(told) > 2
+    record = json.loads(path.read_text())
+    # From text nobody knows how many there are.
+    assert [point["what"] for point in record["throughput"]] == [ENCODER, WORDS]
 
 
 def test_the_plain_network_has_pointers_of_its_own(lively_folder: Path, monkeypatch) -> None:

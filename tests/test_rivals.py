@@ -30,7 +30,7 @@ from diffusionner.model.tensors import pack, to_device, to_tensors, unpack
 from diffusionner.rivals.autoregressive import in_order
 from diffusionner.rivals.biaffine import WIDEST, Biaffine, BiaffineObjective
 from diffusionner.service.worker import Answerer
-from diffusionner.settings import Settings
+from diffusionner.settings import InferenceSettings, Settings
 from diffusionner.training.base import Objective
 from diffusionner.training.graphs import BUCKETS
 from diffusionner.training.trainer import Trainer, train
@@ -428,6 +428,22 @@ def test_a_generator_that_stops_at_once_finds_nothing(make):
         table = network.candidates(encoding_of(network, corpus.batch(np.arange(6))))
     assert table.shape == (6, 0, 5)
     assert deduplicate(table[:, None].numpy(), corpus.windows, np.arange(6), None) == []
+
+
+def test_a_generator_can_be_told_how_many(make):
+    """So that random weights, which stop at once or never, can be timed."""
+    objective, corpus = make("autoregressive")
+    network = objective.network.eval()
+    batch = to_tensors(corpus.batch(np.arange(3)), torch.device("cpu"))
+    given = torch.zeros(3, 4, 2, dtype=torch.long)
+    counts = torch.tensor([2, 0, 4])
+    slots = torch.arange(4) < counts[:, None]
+    for bias in (1e4, -1e4):
+        with torch.no_grad():
+            network.generator.stop.bias.fill_(bias)
+        table = network.find(batch, InferenceSettings(), slots, given)
+        assert table.shape == (3, 1, 4, 5)
+        assert (table[:, 0, :, 3] >= 0).sum(1).tolist() == counts.tolist()
 
 
 def test_entities_are_generated_in_order():

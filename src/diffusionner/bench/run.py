@@ -122,6 +122,7 @@ def _inference(
             loaded.precision,
             whole=loaded.precision == loaded.subject.own_precision,
             denoises=loaded.ner.settings.denoises,
+            from_text=not loaded.paced,
         )
     ]
     memory = machine.PeakMemory(request.device)

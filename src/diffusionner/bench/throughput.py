@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from diffusionner.batching import Batch
+from diffusionner.batching import Batch, EncodedCorpus
 from diffusionner.bench import sample
 from diffusionner.bench.subjects import Subject
 from diffusionner.bench.timing import Summary, Tell, interleave, percentile, synchronise, timed
@@ -19,6 +19,7 @@ from diffusionner.corpus import Sentence
 from diffusionner.inference.engine import Engine
 from diffusionner.inference.onnx_engine import OnnxEngine, encoder_inputs
 from diffusionner.inference.pipeline import DiffusionNER
+from diffusionner.inference.predictor import Task, predict
 from diffusionner.inference.torch_engine import TorchEngine
 from diffusionner.model.base import Network
 from diffusionner.model.tensors import to_device
@@ -55,7 +56,12 @@ class Axes:
     base_batch_size: int
 
     def points(
-        self, subject: str, precision: str, whole: bool, denoises: bool = True
+        self,
+        subject: str,
+        precision: str,
+        whole: bool,
+        denoises: bool = True,
+        from_text: bool = True,
     ) -> Iterator[Point]:
         """whole: vary every axis, not only measure the base; denoises: it has steps and spans."""
         base = Point(subject, WORDS, precision, self.base_batch_size)
@@ -72,7 +78,7 @@ class Axes:
             points += of_spans
             points += [replace(one, what=TEXT) for one in of_spans if one.spans == "auto"]
             points += [replace(base, batch_size=size) for size in self.batch_sizes]
-        yield from dict.fromkeys(points)
+        yield from dict.fromkeys(p for p in points if from_text or p.what != TEXT)
 
 
 @dataclass
@@ -104,6 +110,16 @@ class Loaded:
         assert isinstance(self.ner.engine, TorchEngine)
         return self.ner.engine.running
 
+    @property
+    def paced(self) -> bool:
+        """Whether it must be told how many entities to generate, having random weights."""
+        return self.subject.random and self.ner.settings.method == "autoregressive"
+
+    def words_task(
+        self, sentences: Sequence[Sentence], options: dict[str, Any]
+    ) -> Callable[[], object]:
+        return (paced_task if self.paced else words_task)(self.ner, sentences, options)
+
 
 def had_by(ner: DiffusionNER, options: dict[str, Any]) -> dict[str, Any]:
     """Of these options those that the model has: a rival has none of denoising."""
@@ -117,7 +133,7 @@ def sample_size(loaded: Loaded, sentences: Sequence[Sentence], axes: Axes, secon
     count = 8
     while True:
         chosen = sample.draw(sentences, count)
-        run = words_task(loaded.ner, chosen, {**options, "batch_size": axes.base_batch_size})
+        run = loaded.words_task(chosen, {**options, "batch_size": axes.base_batch_size})
         timed(run, loaded.subject.device)  # warm
         taken = timed(run, loaded.subject.device)
         if taken > seconds / 4 or count > 1_000_000:
@@ -169,7 +185,7 @@ def _task(point: Point, loaded: Loaded, sentences: Sequence[Sentence]) -> Callab
     if point.what == ENCODER:
         return encoder_task(loaded, sentences, point.batch_size)
     if point.what == WORDS:
-        return words_task(loaded.ner, sentences, point.options)
+        return loaded.words_task(sentences, point.options)
     texts = sample.texts(sentences)
 
     def run() -> None:
@@ -190,6 +206,20 @@ def words_task(
         ner.predict_tokens(words, docs, **options)
 
     return run
+
+
+def paced_task(
+    ner: DiffusionNER, sentences: Sequence[Sentence], options: dict[str, Any]
+) -> Callable[[], object]:
+    """As many entities are generated of each sentence as it has.
+
+    Its subwords are known beforehand: a device would not have waited for them.
+    """
+    corpus = EncodedCorpus(sentences, ner.subwords, ner.settings.encoder)
+    gold = [[(start, end) for start, end, _ in s.entities] for s in sentences]
+    inference = ner.settings.with_inference(had_by(ner, options)).inference
+    judge = ner.judge(inference)
+    return lambda: predict(ner.engine, Task(corpus, range(len(sentences)), gold), inference, judge)
 
 
 def encoder_task(

@@ -100,7 +100,7 @@ def efficiency(table: Table, shown: Shown) -> Sheet:
         "(median of five turns, nothing else running), against the autoregressive rival. "
         "Rows of DiffusionNER start from candidates as the presets do, or from noise with "
         f"{PAPER_START['spans']} spans as in the paper. Random weights have real speed but no "
-        "entities: how long an autoregressive decoder then goes on is not what a trained one does.",
+        "entities: the autoregressive decoder then generates as many as a sentence has.",
         *said,
     ]
     return Sheet(text, grids)

@@ -28,7 +28,7 @@ from diffusionner.model.decoder import (
 )
 from diffusionner.model.encoder import SentenceEncoding
 from diffusionner.rivals.base import LOWEST, Rival, perceptron, table
-from diffusionner.settings import DecoderSettings, Settings
+from diffusionner.settings import DecoderSettings, InferenceSettings, Settings
 from diffusionner.training.base import Objective
 
 MOST = 128  # entities of a sentence
@@ -51,6 +51,23 @@ class GeneratingNetwork(Rival):
 
     def candidates(self, encoding: SentenceEncoding) -> Tensor:
         return self.generator.generate(self.generator.read(encoding))
+
+    @torch.inference_mode()
+    def find(
+        self,
+        batch: Batch[Tensor],
+        settings: InferenceSettings,
+        slots: Tensor,
+        given: Tensor | None = None,
+        start: int | None = None,
+    ) -> Tensor:
+        """Where spans are given it generates as many, whatever it would by itself: with random
+        weights it stops at once, and its speed would be that of no model at all.
+        """
+        if given is None:
+            return super().find(batch, settings, slots)
+        sentence = self.generator.read(self.encoder(batch))
+        return self.generator.generate(sentence, slots.sum(1))[:, None]
 
 
 @dataclass
@@ -158,8 +175,11 @@ class Generator(nn.Module):
         word = torch.arange(scores.shape[-1], device=scores.device)
         return scores.masked_fill(word < least[..., None], LOWEST)
 
-    def generate(self, sentence: ReadSentence) -> Tensor:
-        """Greedily, candidates [B, K, 5]; K is what the sentence with most entities has."""
+    def generate(self, sentence: ReadSentence, counts: Tensor | None = None) -> Tensor:
+        """Greedily, candidates [B, K, 5]; K is what the sentence with most entities has.
+
+        counts: [B] how many, instead of what is likeliest.
+        """
         lengths = sentence.encoding.lengths
         batch, words, size = sentence.first.shape
         cache = Cache(self._layers(), sentence, self.places, min(MOST, PER_WORD * words))
@@ -170,7 +190,8 @@ class Generator(nn.Module):
         for number in range(cache.entities):
             scores = self.left_scores(cache.step(x), left, sentence)
             p_left, start = scores.softmax(-1).max(-1)  # [B, 1]
-            alive = alive & (start[:, 0] < words) & (number < PER_WORD * lengths)
+            goes_on = start[:, 0] < words if counts is None else number < counts
+            alive = alive & goes_on & (number < PER_WORD * lengths)
             if not alive.any():
                 break
             start = start.clamp(max=words - 1)
