@@ -97,7 +97,7 @@ def efficiency(table: Table, shown: Shown) -> Sheet:
     grids.append(_published_efficiency(columns))
     text = [
         "Parameters, F1 on dev, and sentences a second from words to entities on dev sentences "
-        "(median of five turns, nothing else running), against the autoregressive rival. "
+        "(median of three turns, nothing else running), against the autoregressive rival. "
         "Rows of DiffusionNER start from candidates as the presets do, or from noise with "
         f"{PAPER_START['spans']} spans as in the paper. Random weights have real speed but no "
         "entities: the autoregressive decoder then generates as many as a sentence has.",

@@ -23,8 +23,8 @@ from diffusionner.errors import DiffusionNERError
 from diffusionner.evaluation.scorer import compare, pair_up
 from diffusionner.paper.tables import SENTENCE
 
-TURNS = 5
-SECONDS = 0.5  # that a turn takes at least
+TURNS = 3
+SECONDS = 0.25  # that a turn takes at least
 
 
 def main(path: Path) -> int:
