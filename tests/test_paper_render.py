@@ -15,10 +15,9 @@ from papers import jobs, sources, write_records
 
 from diffusionner.errors import DataError
 from diffusionner.paper import published, render
-from diffusionner.paper.collect import shape_point
 from diffusionner.paper.corpora import METHODS
 from diffusionner.paper.records import Records, path_of, read, write
-from diffusionner.paper.tables import DEV, SPEED, TABLES, TEST, find, point
+from diffusionner.paper.tables import DEV, SPEED, TABLES, TEST, find, point, shape_point
 
 COMMITTED = Path(__file__).parents[1] / "docs" / "paper"
 

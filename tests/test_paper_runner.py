@@ -12,15 +12,14 @@ from pathlib import Path
 import pytest
 from papers import CONFIGS, jobs, sources, write_records
 
-from diffusionner.bench.throughput import ENCODER, WORDS
 from diffusionner.paper import progress, tasks
-from diffusionner.paper.collect import POINTS, Shelf, shape_point
+from diffusionner.paper.collect import POINTS, Shelf
 from diffusionner.paper.corpora import METHODS
 from diffusionner.paper.progress import Occupancy
 from diffusionner.paper.records import path_of, read
 from diffusionner.paper.runner import Overview, Runner
 from diffusionner.paper.sources import Sources
-from diffusionner.paper.tables import DEV, SPEED, TEST, Need, Table, point
+from diffusionner.paper.tables import DEV, SPEED, TEST, Need, Table, point, shape_point
 
 # Stands in for `diffusionner train` and for the worker: an epoch a line, a state to resume from.
 STUB = """
@@ -32,6 +31,7 @@ def note(what):
 if sys.argv[1] == "worker":
     job = json.loads(pathlib.Path(sys.argv[2]).read_text())
     kinds = sorted({point["kind"] for point in job["points"]})
+    kinds += [job["shape"]] if job["shape"] else []
     note(["begin", *kinds])
     with open(job["out"], "a") as out:
         out.write(json.dumps({"about": {"parameters": 7}}) + "\\n")
@@ -42,24 +42,6 @@ if sys.argv[1] == "worker":
                 result = {"sentences_per_second": {"median": 1.0, "low": 1.0, "high": 1.0}}
             out.write(json.dumps({"point": point["name"], "result": result}) + "\\n")
     note(["end", *kinds])
-    sys.exit()
-if sys.argv[1] == "bench":
-    note(["begin", "bench"])
-    assert "encoder.name" not in " ".join(sys.argv)
-    speeds = {"median": 9.0, "low": 8.0, "high": 10.0, "values": [9.0]}
-    row = {"what": "WORDS", "spans": 60, "sentences_per_second": speeds}
-    steps = sys.argv[sys.argv.index("--steps") + 1].split(",")
-    rows = [{**row, "steps": int(one)} for one in steps]
-    if "method=crf" in sys.argv:
-        rows = [{**row, "steps": None, "spans": None}]
-    rows.append({**row, "what": "ENCODER", "steps": None, "spans": None})
-    at = sys.argv.index("--json") + 1
-    machine = {"gpu": None, "processor": "a CPU", "cores": 2, "versions": {}, "system": "here"}
-    pathlib.Path(sys.argv[at]).write_text(json.dumps({
-        "throughput": rows, "measured_sentences": 10, "machine": machine,
-        "subjects": [{"parameters": {"all": 5, "encoder": 4}}],
-    }))
-    note(["end", "bench"])
     sys.exit()
 told = dict(one.split("=", 1) for one in sys.argv[3:] if "=" in one)
 if told.get("method") == "crf":
@@ -104,7 +86,7 @@ class Quiet:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch) -> Path:
     stub = tmp_path / "stub.py"
-    stub.write_text(STUB.replace("WORDS", WORDS).replace("ENCODER", ENCODER))
+    stub.write_text(STUB)
     monkeypatch.setattr(tasks, "COMMAND", [sys.executable, str(stub)])
     monkeypatch.setattr(tasks, "WORKER", [sys.executable, str(stub), "worker"])
     return tmp_path
@@ -255,13 +237,18 @@ def test_speed_is_measured_alone(place):
 
 
 def test_a_shape_is_timed_without_training(place):
-    table = Table("shape", "", (Need(("genia",), ("diffusion", "crf"), shape="bert-large"),))
+    needs = [
+        Need(("genia",), (method,), points=(shape_point(steps),), shape="bert-large")
+        for method, steps in (("diffusion", 10), ("crf", None))
+    ]
+    table = Table("shape", "", tuple(needs))
     chosen, outcome = run(place, table, only=())
-    assert outcome.done == 2 and {one["what"][1] for one in calls(place)} == {"bench"}
-    assert shelf(place).record(chosen[1]).speed(shape_point(None)) == 9.0
+    assert outcome.done == 2
+    assert {tuple(one["what"][1:]) for one in calls(place)} == {("speed", "bert-large")}
+    assert shelf(place).record(chosen[1]).speed(shape_point(None)) == 1.0
     record = shelf(place).record(chosen[0])
-    assert record.speed(shape_point(10)) == 9.0 and record.parameters == 5
-    assert record.values["training"] is None and "system" not in record.values["machine"]
+    assert record.speed(shape_point(10)) == 1.0 and record.parameters == 7
+    assert record.values["training"] is None
     before = calls(place)
     assert run(place, table, only=(), seeds=2)[1].done == 2 and calls(place) == before
 

@@ -16,10 +16,9 @@ from diffusionner.paper import progress, records
 from diffusionner.paper.plan import Job
 from diffusionner.paper.progress import Occupancy, Progress
 from diffusionner.paper.records import Record
-from diffusionner.paper.tables import SHAPE_SPANS, SPEED, Point, point
+from diffusionner.paper.tables import Point
 
 POINTS = "points.jsonl"
-BENCH = "bench.json"
 
 
 @dataclass(frozen=True)
@@ -63,8 +62,10 @@ class Shelf:
         (self.folder(job) / STATE_FILE).unlink(missing_ok=True)
 
     def keep_points(self, job: Job) -> None:
-        """Put what was measured since into the record."""
+        """Put what was measured since into the record; that of a shape begins with it."""
         record, path = self.record(job), self.folder(job) / POINTS
+        if record is None and job.shape is not None:
+            record = Record(job.id, {**_about(job), "training": None})
         if record is None or not path.exists():
             return
         values = dict(record.values)
@@ -82,32 +83,6 @@ class Shelf:
         path = self.folder(job) / POINTS
         return sum("point" in line for line in _json_lines(path)) if path.exists() else 0
 
-    def keep_bench(self, job: Job) -> None:
-        """The record of a shape, from what `diffusionner bench` wrote."""
-        from diffusionner.bench.throughput import WORDS  # torch: only where something was timed
-
-        found = json.loads((self.folder(job) / BENCH).read_text(encoding="utf-8"))
-        rows = [row for row in found["throughput"] if row["what"] == WORDS]
-        points = {
-            shape_point(row["steps"]).name: {
-                "sentences": found["measured_sentences"],
-                "sentences_per_second": {
-                    name: row["sentences_per_second"][name] for name in ("median", "low", "high")
-                },
-            }
-            for row in rows
-            if row["spans"] in (None, SHAPE_SPANS)
-        }
-        subject = found["subjects"][0]
-        values = {
-            **_about(job),
-            "training": None,
-            "points": points,
-            "machine": {k: found["machine"][k] for k in ("gpu", "processor", "cores", "versions")},
-            "parameters": subject["parameters"]["all"],
-        }
-        records.write(self.output, Record(job.id, values))
-
     def has(self, job: Job, point: Point) -> bool:
         """Whether it was measured of this run."""
         record = self.record(job)
@@ -116,11 +91,6 @@ class Shelf:
     def missing(self, job: Job, kinds: Iterable[str]) -> list[Point]:
         wanted = [one for one in job.points.values() if one.kind in kinds]
         return [one for one in wanted if not self.has(job, one)]
-
-
-def shape_point(steps: int | None) -> Point:
-    """steps: None for a rival, which has none, nor spans."""
-    return SPEED if steps is None else point("speed", steps=steps, spans=SHAPE_SPANS)
 
 
 def _about(job: Job) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from diffusionner.paper import published
-from diffusionner.paper.collect import shape_point
 from diffusionner.paper.corpora import CORPORA, MAIN_METHOD, METHODS, SEQUENTIAL
 from diffusionner.paper.grids import Cell, Grid, Row, Unit
 from diffusionner.paper.sheets import Plot, Sheet, Shown, filled, mean_and_sd, percent
@@ -21,6 +20,7 @@ from diffusionner.paper.tables import (
     Table,
     Variant,
     point,
+    shape_point,
 )
 
 LEVEL = 0.2  # points of F1 that are no difference

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from diffusionner.paper import tasks
 from diffusionner.paper.collect import Shelf
-from diffusionner.paper.estimates import BENCH, SCORE, SPEED, START, Pace, time_left
+from diffusionner.paper.estimates import SCORE, SHAPE_START, SPEED, START, Pace, time_left
 from diffusionner.paper.plan import Job
 from diffusionner.paper.progress import Occupancy, Progress
 from diffusionner.paper.records import Records
@@ -124,10 +124,8 @@ class Runner:
 
     def _stages(self, job: Job, kinds: tuple[str, ...]) -> list[tuple[Stage, list[Point]]]:
         """What is missing of a job, in order."""
-        if job.shape is not None:
-            return [] if self.shelf.is_trained(job) or kinds == SCORED else [("bench", [])]
         stages: list[tuple[Stage, list[Point]]] = []
-        trained = self.shelf.is_trained(job)
+        trained = self.shelf.is_trained(job) or job.shape is not None
         if not trained and kinds == SCORED:
             stages.append(("training", []))
         points = self.shelf.missing(job, kinds)
@@ -170,10 +168,9 @@ class Runner:
                 if known is None:
                     return None
                 total += known
-            elif stage == "bench":
-                total += BENCH
             else:
-                total += START + (SPEED if stage == "speed" else SCORE) * len(points)
+                start = START if job.shape is None else SHAPE_START
+                total += start + (SPEED if stage == "speed" else SCORE) * len(points)
         return total
 
     def _late(self, seconds: float) -> bool:
@@ -185,7 +182,8 @@ class Runner:
         if not stages:
             return
         stage, points = stages[0]
-        if stage in ("points", "speed") and not self.shelf.has_weights(job):
+        ready = job.shape is not None or self.shelf.has_weights(job)
+        if stage in ("points", "speed") and not ready:
             self.outcome.left[job.name] = (
                 f"trained, but {len(points)} points are missing and its weights are not in "
                 f"{self.shelf.folder(job)}; remove its record to train it again"
@@ -214,9 +212,6 @@ class Runner:
             self.shelf.keep_training(job, self.occupancy)
             best = f"{100 * (done.best_f1 or 0):.2f}"
             self.view.say(f"{job.name}: trained, dev F1 {best} in epoch {done.best_epoch}")
-        elif task.stage == "bench" and not failed:
-            self.shelf.keep_bench(job)
-            self.view.say(f"{job.name}: timed")
         elif task.stage in ("points", "speed"):
             self.shelf.keep_points(job)
             lacking = len(self.shelf.missing(job, kinds))

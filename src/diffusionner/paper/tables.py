@@ -85,6 +85,13 @@ PAPER_START: dict[str, Any] = {"start": "noise", "spans": 60}
 
 DEV, TEST = point("score"), point("score", "test")
 SPEED = point("speed")
+
+
+def shape_point(steps: int | None) -> Point:
+    """steps: None for a rival, which has none, nor spans."""
+    return SPEED if steps is None else point("speed", steps=steps, spans=SHAPE_SPANS)
+
+
 GAMMA_POINTS = tuple(
     point(kind, steps=gamma, **start)
     for gamma in TABLE_GAMMAS
@@ -167,7 +174,11 @@ TABLES = {
         Table(
             "efficiency",
             "Inference efficiency",
-            (*_EFFICIENCY, Need(("genia",), ALL, shape=SHAPE)),
+            (
+                *_EFFICIENCY,
+                Need(("genia",), _RIVALS, points=(SPEED,), shape=SHAPE),
+                Need(("genia",), points=tuple(map(shape_point, TABLE_GAMMAS)), shape=SHAPE),
+            ),
         ),
         Table("steps", "Denoising steps", (Need(STUDIED, points=STEP_POINTS),)),
         Table("spans", "Number of noisy spans", (Need(STUDIED, points=SPAN_POINTS),)),

@@ -17,12 +17,12 @@ from typing import IO, Literal
 
 from diffusionner.files import write_bytes
 from diffusionner.model_folder import STATE_FILE
-from diffusionner.paper.collect import BENCH, POINTS, Shelf
+from diffusionner.paper.collect import POINTS, Shelf
 from diffusionner.paper.plan import Job
 from diffusionner.paper.sources import Sources
-from diffusionner.paper.tables import SHAPE_SPANS, TABLE_GAMMAS, Point
+from diffusionner.paper.tables import Point
 
-Stage = Literal["training", "points", "speed", "bench"]
+Stage = Literal["training", "points", "speed"]
 COMMAND = [sys.executable, "-m", "diffusionner"]
 WORKER = [sys.executable, "-m", "diffusionner.paper.worker"]
 OUTPUT = "output.txt"
@@ -89,8 +89,6 @@ def start(
     folder = shelf.folder(job)
     if stage == "training":
         command = _train(job, folder, sources)
-    elif stage == "bench":
-        command = _bench(job, folder, sources)
     else:
         command = _measure(job, folder, sources, points)
     environment = {**os.environ, "COLUMNS": "200"}
@@ -122,23 +120,14 @@ def _train(job: Job, folder: Path, sources: Sources) -> list[str]:
     ]
 
 
-def _bench(job: Job, folder: Path, sources: Sources) -> list[str]:
-    assert job.shape is not None
-    data, format = sources.file(job.corpus, "dev")
-    gammas = ",".join(map(str, TABLE_GAMMAS))
-    options = ["--config", str(sources.preset(job.corpus)), "--data", str(data), "--no-train"]
-    options += ["--steps", gammas, "--spans", str(SHAPE_SPANS), "--batch-sizes", ""]
-    options += ["--json", str(folder / BENCH), *(["--format", format] if format else [])]
-    # The encoder is the shape's own.
-    told = [one for one in job.overrides if not one.startswith("encoder.name=")]
-    return [*COMMAND, "bench", "--shape", job.shape, *options, *told]
-
-
 def _measure(job: Job, folder: Path, sources: Sources, points: list[Point]) -> list[str]:
     splits = dict.fromkeys(point.split for point in points)
     files = {split: sources.file(job.corpus, split) for split in splits}
     asked = {
         "model": str(folder),
+        "shape": job.shape,  # whose weights are random: there is no model, but its settings
+        "preset": str(sources.preset(job.corpus)),
+        "overrides": [one for one in job.overrides if not one.startswith("encoder.name=")],
         "files": {split: [str(path), format] for split, (path, format) in files.items()},
         "points": [
             {

@@ -62,8 +62,6 @@ def _row(standing: Standing) -> tuple[str | ProgressBar, ...]:
         per_epoch = max(1, job.updates // job.epochs)
         epoch = min(job.epochs, progress.step // per_epoch + 1)
         doing = f"epoch {epoch}/{job.epochs}"
-    elif task.stage == "bench":
-        doing = f"timing {job.shape}"
     best = progress.best_f1
     return (
         job.name,

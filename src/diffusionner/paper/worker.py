@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,15 @@ from typing import Any
 import torch
 
 from diffusionner import DiffusionNER, formats
-from diffusionner.bench import machine, sample
-from diffusionner.bench.throughput import words_task
+from diffusionner.bench import machine, sample, shapes
+from diffusionner.bench.subjects import Subject
+from diffusionner.bench.throughput import Loaded
 from diffusionner.bench.timing import Summary, timed, uncounted_turns
 from diffusionner.corpus import Sentence, check_labels
 from diffusionner.errors import DiffusionNERError
 from diffusionner.evaluation.scorer import compare, pair_up
 from diffusionner.paper.tables import SENTENCE
+from diffusionner.settings import Settings
 
 TURNS = 3
 SECONDS = 0.25  # that a turn takes at least
@@ -31,8 +34,9 @@ def main(path: Path) -> int:
     """Measure all points of the job; the exit status says whether all could be measured."""
     job = json.loads(path.read_text(encoding="utf-8"))
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    ner = DiffusionNER.from_pretrained(job["model"], device)
     sentences = {split: formats.read(*place) for split, place in job["files"].items()}
+    loaded = _load(job, sentences, device)
+    ner = loaded.ner
     told = machine.describe(device)
     about = {
         "machine": {name: told[name] for name in ("gpu", "processor", "cores", "versions")},
@@ -43,7 +47,7 @@ def main(path: Path) -> int:
         print(json.dumps({"about": about}), file=out, flush=True)
         for point in job["points"]:
             try:
-                result = measure(ner, point, sentences[point["split"]], device)
+                result = measure(loaded, point, sentences[point["split"]])
             except DiffusionNERError as error:
                 print(f"error: {point['name']}: {error}", file=sys.stderr)
                 failed += 1
@@ -52,12 +56,23 @@ def main(path: Path) -> int:
     return 1 if failed else 0
 
 
-def measure(
-    ner: DiffusionNER, point: dict[str, Any], sentences: Sequence[Sentence], device: str
-) -> dict[str, Any]:
-    options = point["options"]
+def _load(job: dict[str, Any], sentences: dict[str, list[Sentence]], device: str) -> Loaded:
+    """The trained model, or one of the shape with random weights."""
+    with tempfile.TemporaryDirectory() as name:
+        scratch, shape = Path(name), job["shape"]
+        subject = Subject(shape or "trained", Path(job["model"]), device)
+        if shape:
+            subject = Subject(shape, scratch / "model", device, random=True)
+            settings = Settings.load(Path(job["preset"]), job["overrides"])
+            shapes.write_encoder(shape, sentences["dev"], scratch / "encoder")
+            shapes.write_model(scratch / "encoder", sentences["dev"], settings, subject.folder)
+        return Loaded(subject, subject.own_precision, subject.load())
+
+
+def measure(loaded: Loaded, point: dict[str, Any], sentences: Sequence[Sentence]) -> dict[str, Any]:
+    ner, options = loaded.ner, point["options"]
     if point["kind"] == "speed":
-        return speed(ner, sentences, options, device)
+        return speed(loaded, sentences, options)
     if point["kind"] == "trajectory":
         return trajectory(ner, options)
     check_labels(sentences, ner.labels)
@@ -68,13 +83,12 @@ def measure(
     return {name: report[name] for name in names}
 
 
-def speed(
-    ner: DiffusionNER, sentences: Sequence[Sentence], options: dict[str, Any], device: str
-) -> dict[str, Any]:
+def speed(loaded: Loaded, sentences: Sequence[Sentence], options: dict[str, Any]) -> dict[str, Any]:
     """Sentences a second from words to entities, the median of several turns."""
     busy = machine.load()
-    chosen = _enough(ner, sentences, options, device)
-    task = words_task(ner, chosen, options)
+    device = loaded.subject.device
+    chosen = _enough(loaded, sentences, options)
+    task = loaded.words_task(chosen, options)
     for _ in range(uncounted_turns(device)):
         timed(task, device)
     seconds = [timed(task, device) for _ in range(TURNS)]
@@ -87,13 +101,14 @@ def speed(
 
 
 def _enough(
-    ner: DiffusionNER, sentences: Sequence[Sentence], options: dict[str, Any], device: str
+    loaded: Loaded, sentences: Sequence[Sentence], options: dict[str, Any]
 ) -> list[Sentence]:
     """An even sample, or the corpus several times, so that a turn is long enough to time."""
-    count = min(len(sentences), ner.settings.inference.batch_size)
+    device = loaded.subject.device
+    count = min(len(sentences), loaded.ner.settings.inference.batch_size)
     while True:
         chosen = sample.draw(sentences, count)
-        task = words_task(ner, chosen, options)
+        task = loaded.words_task(chosen, options)
         timed(task, device)
         taken = timed(task, device)
         if taken >= SECONDS:

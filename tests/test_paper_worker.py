@@ -1,0 +1,67 @@
+"""The process that measures points of one model, here in this one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from corpora import EXCERPT
+from models import LABELS, lively_model
+
+from diffusionner import formats
+from diffusionner.bench import shapes
+from diffusionner.paper import worker
+from diffusionner.paper.tables import DEV, SPEED, shape_point
+
+CONFIG = Path("configs/demo.yaml")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch) -> None:
+    monkeypatch.setattr(worker, "SECONDS", 0.01)
+
+
+def measured(tmp_path: Path, model: Path, points: list, **changes: Any) -> tuple[dict, dict]:
+    """What is said of the model, and the results by name."""
+    kinds = [{"name": p.name, "kind": p.kind, "options": dict(p.options)} for p in points]
+    job = {
+        "model": str(model),
+        "shape": None,
+        "preset": str(Path(__file__).parent.parent / CONFIG),
+        "overrides": [],
+        "files": {"dev": [str(EXCERPT), None]},
+        "points": [{**one, "split": "dev"} for one in kinds],
+        "out": str(tmp_path / "out.jsonl"),
+        **changes,
+    }
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps(job))
+    assert worker.main(path) == 0
+    about, *results = [json.loads(line) for line in (tmp_path / "out.jsonl").open()]
+    return about["about"], {one["point"]: one["result"] for one in results}
+
+
+def test_a_trained_model(encoder_folder, tmp_path):
+    folder = tmp_path / "model"
+    lively_model(encoder_folder, "encoder.max_subwords=128").save_pretrained(folder)
+    known = [s for s in formats.read(EXCERPT) if {e[2] for e in s.entities} <= set(LABELS)]
+    data = tmp_path / "dev.jsonl"
+    formats.write(data, known)
+    files = {"dev": [str(data), None]}
+    about, results = measured(tmp_path, folder, [DEV, SPEED], files=files)
+    assert about["parameters"] > 1000
+    assert results[DEV.name]["micro"]["support"] > 0
+    assert results[SPEED.name]["sentences_per_second"]["median"] > 0
+
+
+@pytest.mark.parametrize(("method", "steps"), [("diffusion", 5), ("autoregressive", None)])
+def test_a_shape_with_random_weights(monkeypatch, tmp_path, method, steps):
+    monkeypatch.setitem(shapes.SHAPES, "tiny", (2, 32, 4, 64, 5000))
+    point = shape_point(steps)
+    nowhere = tmp_path / "nowhere"
+    told = [f"method={method}", "decoder.heads=4"]
+    _, results = measured(tmp_path, nowhere, [point], shape="tiny", overrides=told)
+    assert results[point.name]["sentences_per_second"]["median"] > 0
+    assert not nowhere.exists()
