@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -113,13 +114,14 @@ def load(model: str, device: str | None, processors: set[int] | None) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if processors is not None:
         os.sched_setaffinity(0, processors)
-    from diffusionner.cli.options import load_model
+    from diffusionner.inference.pipeline import DiffusionNER
 
     try:
-        _here = Answerer(load_model(model, device))
+        _here = Answerer(DiffusionNER.from_pretrained(model, device))
     except DiffusionNERError as error:
         _failure = error
         return
+    gc.freeze()  # what is loaded stays: the collector of cycles need not go through it again
     _here.answer(Task("entities", (), None), ["Warm."])  # what is made on first use
 
 
