@@ -152,7 +152,7 @@ def test_speed_is_measured_of_another_seed_if_the_weights_of_the_first_are_gone(
     (shelf(place).folder(first) / "model.safetensors").unlink()
     chosen, outcome = run(place, timed, seeds=2)
     assert outcome.done == 2 and not outcome.left
-    assert [shelf(place).has(job, SPEED) for job in chosen] == [False, True]
+    assert [shelf(place).record(job).has(SPEED) for job in chosen] == [False, True]
     before = calls(place)
     (shelf(place).folder(chosen[1]) / "model.safetensors").unlink()
     _, outcome = run(place, timed, seeds=1)

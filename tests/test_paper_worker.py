@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 from corpora import EXCERPT
 from models import LABELS, lively_model
+from papers import CONFIGS
 
 from diffusionner import formats
 from diffusionner.bench import shapes
 from diffusionner.paper import worker
 from diffusionner.paper.tables import DEV, SPEED, shape_point
-
-CONFIG = Path("configs/demo.yaml")
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +28,7 @@ def measured(tmp_path: Path, model: Path, points: list, **changes: Any) -> tuple
     job = {
         "model": str(model),
         "shape": None,
-        "preset": str(Path(__file__).parent.parent / CONFIG),
+        "preset": str(CONFIGS / "demo.yaml"),
         "overrides": [],
         "files": {"dev": [str(EXCERPT), None]},
         "points": [{**one, "split": "dev"} for one in kinds],

@@ -11,7 +11,7 @@ import numpy as np
 from torch.nn.modules.module import register_module_forward_hook
 
 from diffusionner.bench.machine import PeakMemory
-from diffusionner.bench.throughput import Loaded, had_by, words_task
+from diffusionner.bench.throughput import Loaded, had_by
 from diffusionner.bench.timing import Summary, Tell
 from diffusionner.corpus import Sentence
 from diffusionner.inference.pipeline import DiffusionNER
@@ -88,7 +88,7 @@ def encoder_calls(
     if loaded.subject.exported:
         return None
     with counted(type(loaded.ner.encoder.transformer)) as calls:
-        words_task(loaded.ner, sentences, had_by(loaded.ner, {**options, "steps": steps}))()
+        loaded.words_task(sentences, had_by(loaded.ner, {**options, "steps": steps}))()
     return len(calls)
 
 

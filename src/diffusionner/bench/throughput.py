@@ -63,7 +63,9 @@ class Axes:
         denoises: bool = True,
         from_text: bool = True,
     ) -> Iterator[Point]:
-        """whole: vary every axis, not only measure the base; denoises: it has steps and spans."""
+        """whole: vary every axis, not only measure the base; denoises: it has steps and spans;
+        from_text: it can be measured so.
+        """
         base = Point(subject, WORDS, precision, self.base_batch_size)
         if denoises:
             base = replace(base, steps=self.base_steps, spans=self.base_spans)
@@ -217,7 +219,7 @@ def paced_task(
     """
     corpus = EncodedCorpus(sentences, ner.subwords, ner.settings.encoder)
     gold = [[(start, end) for start, end, _ in s.entities] for s in sentences]
-    inference = ner.settings.with_inference(had_by(ner, options)).inference
+    inference = ner.settings.with_inference(options).inference
     judge = ner.judge(inference)
     return lambda: predict(ner.engine, Task(corpus, range(len(sentences)), gold), inference, judge)
 

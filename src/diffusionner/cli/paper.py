@@ -207,29 +207,23 @@ def _list(
     for table in chosen:
         wanted = [one for one in tables.wanted([table], seeds) if one[0].corpus in there]
         # Several rows of a table may want the same run, with other points.
-        points = {(want.name, point.name) for want, points in wanted for point in points}
-        rows = {
-            want.name: records.select(want.corpus, want.method, want.variant, want.shape)
-            for want, _ in wanted
+        points = {(want.name, point) for want, points in wanted for point in points}
+        runs = {want.name: want for want, _ in wanted}
+        found = {
+            name: records.select(want.corpus, want.method, want.variant, want.shape)
+            for name, want in runs.items()
         }
-        trained = {
-            (want.name, one.seed): one
-            for want, _ in wanted
-            for one in rows[want.name]
-            if one.seed == want.seed
+        own = {
+            name: [record for record in found[name] if record.seed == want.seed]
+            for name, want in runs.items()
         }
-        measured = {
-            (want.name, one.name)
-            for want, points_of_it in wanted
-            for one in points_of_it
-            # What one seed is enough for may be of any.
-            if any(
-                record.has(one)
-                for record in rows[want.name]
-                if record.seed == want.seed or not one.every_seed
-            )
-        }
-        counts = (len(rows), len(trained), len(points), len(measured))
+        # What one seed is enough for may be of any.
+        measured = [
+            one.name
+            for name, one in points
+            if any(record.has(one) for record in (own if one.every_seed else found)[name])
+        ]
+        counts = (len(runs), sum(map(bool, own.values())), len(points), len(measured))
         shown.add_row(table.name, table.title, *map(str, counts))
     console.print(shown)
 

@@ -83,14 +83,13 @@ class Shelf:
         path = self.folder(job) / POINTS
         return sum("point" in line for line in _json_lines(path)) if path.exists() else 0
 
-    def has(self, job: Job, point: Point) -> bool:
-        """Whether it was measured of this run."""
-        record = self.record(job)
-        return record is not None and record.has(point)
-
     def missing(self, job: Job, kinds: Iterable[str]) -> list[Point]:
-        wanted = [one for one in job.points.values() if one.kind in kinds]
-        return [one for one in wanted if not self.has(job, one)]
+        record = self.record(job)  # read once: the view asks every second
+        return [
+            one
+            for one in job.points.values()
+            if one.kind in kinds and (record is None or not record.has(one))
+        ]
 
 
 def _about(job: Job) -> dict[str, Any]:

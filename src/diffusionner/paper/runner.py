@@ -114,13 +114,11 @@ class Runner:
                 if (other.method, other.recipe) == same
                 and (self.shelf.has_weights(other) or not self.shelf.is_trained(other))
             ]
-            for name, one in list(job.points.items()):
-                if one.every_seed or self.shelf.has(job, one):
-                    continue
+            for one in [one for one in job.points.values() if not one.every_seed]:
                 if any(record.has(one) for record in known):
-                    del job.points[name]
+                    del job.points[one.name]
                 elif others:
-                    others[0].points[name] = job.points.pop(name)
+                    others[0].points[one.name] = job.points.pop(one.name)
 
     def _stages(self, job: Job, kinds: tuple[str, ...]) -> list[tuple[Stage, list[Point]]]:
         """What is missing of a job, in order."""
