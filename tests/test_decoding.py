@@ -17,6 +17,7 @@ from diffusionner.inference.decoding import Found, deduplicate, resolve_overlaps
 from diffusionner.inference.predictor import Task, predict
 from diffusionner.model import Prediction
 from diffusionner.model.decoder import read_out
+from diffusionner.model.initializer import Initial
 from diffusionner.model.pretrained import load_tokenizer
 from diffusionner.settings import EncoderSettings, InferenceSettings
 from diffusionner.training.selection import GRID, best_phi
@@ -49,7 +50,7 @@ def pointing(spans: list[tuple[int, int, int]], words: int = 6, types: int = 2) 
     return Prediction(left, right, kinds)
 
 
-def full(prediction: Prediction, initial: torch.Tensor | None = None) -> torch.Tensor:
+def full(prediction: Prediction, initial: Initial | None = None) -> torch.Tensor:
     """Read out; all its spans count."""
     slots = torch.ones(prediction.left.shape[0], prediction.left.shape[2], dtype=torch.bool)
     return read_out(prediction, slots, initial)
@@ -92,7 +93,7 @@ def test_read_out_asks_the_initializer_for_half_of_the_total():
     """Its view is of the whole span; boundaries, type and its probability are the decoder's."""
     spans = [(1, 4, 0), (2, 2, 1), (3, 2, 0), (1, 4, 2), (0, 5, 1)]
     initial = 3 * torch.randn(1, 6, 6, generator=torch.Generator().manual_seed(0))
-    plain, table = full(pointing(spans)), full(pointing(spans), initial)
+    plain, table = full(pointing(spans)), full(pointing(spans), Initial(initial))
     assert torch.equal(table[..., [0, 1, 2, 4]], plain[..., [0, 1, 2, 4]])
     for slot in (0, 1, 4):
         left, right, _ = spans[slot]
@@ -100,6 +101,34 @@ def test_read_out_asks_the_initializer_for_half_of_the_total():
         expected = (plain[0, slot, 3].item() + own) / 2
         assert table[0, slot, 3].item() == pytest.approx(expected, abs=1e-6)
     assert table[0, [2, 3], 3].tolist() == [-1, -1], "no entities, however likely the spans"
+
+
+def test_read_out_asks_a_typed_initializer_for_half_of_the_types_too():
+    """Each type, and no-entity, has the mean of both probabilities; the likeliest is taken."""
+    spans = [(1, 4, 0), (1, 4, 2), (2, 2, 1), (0, 5, 0)]
+    types = torch.zeros(1, 6, 6, 2)
+    types[0, 1, 4] = torch.tensor([0.0, 9.0])  # surer of another type
+    types[0, 2, 2] = -9.0  # of none at all
+    initial = Initial(types.logsumexp(-1), types)
+    table = full(pointing(spans), initial)
+    decoder = np.array([np.exp(3), 1, 1]) / (np.exp(3) + 2)
+    boundaries = 1 / (1 + np.exp(-1)) + 1 / (1 + np.exp(-2))
+
+    def of(scores: list[float]) -> np.ndarray:
+        return np.exp([*scores, 0.0]) / np.exp([*scores, 0.0]).sum()
+
+    # Decoder: type 0, then no-entity; the initializer says type 1, and it is surer.
+    for slot, own_view in ((0, decoder), (1, decoder[[1, 2, 0]])):
+        p = of([0, 9])
+        assert table[0, slot, 2] == 1
+        assert table[0, slot, 4].item() == pytest.approx((p[1] + own_view[1]) / 2, abs=1e-6)
+        total = (boundaries + own_view[1] + 3 * p[1]) / 2
+        assert table[0, slot, 3].item() == pytest.approx(total, abs=1e-6)
+    assert table[0, 2, 3] == -1, "the initializer is surer that it is none"
+    p = of([0, 0])
+    assert table[0, 3, 2] == 0
+    total = (boundaries + decoder[0] + 3 * p[0]) / 2
+    assert table[0, 3, 3].item() == pytest.approx(total, abs=1e-6)
 
 
 # De-duplication and windows

@@ -74,6 +74,36 @@ def test_decoder_without_attention_written_out(pooling):
                     assert torch.allclose(scores[b, d, k, word], score, atol=1e-5)
 
 
+@pytest.mark.parametrize("reach", [1, 3, 10])
+def test_pointers_score_words_by_distance_too(reach):
+    """To what a pointer has by itself comes what the span says of the word's distance."""
+    decoder = make_decoder(reach=reach)
+    nn.init.normal_(decoder.offsets.output.weight)
+    encoding, spans = sentence_states(padding=2), noisy_spans(draws=2)
+    found = run(decoder, encoding, spans)
+    hidden = []
+    decoder.offsets.register_forward_pre_hook(lambda _, given: hidden.append(given[0]))
+    run(decoder, encoding, spans)
+    scores = decoder.offsets.output(hidden[0]).detach()
+    decoder.offsets = None
+    plain = run(decoder, encoding, spans)
+    assert torch.equal(found.types, plain.types)
+    moved = 0
+    for b, d, k, side in np.ndindex(2, 2, 5, 2):
+        with_it, without = ((one.left, one.right)[side][b, d, k] for one in (found, plain))
+        own = int(spans[b, d, k, side])
+        for word in range(int(LENGTHS[b])):
+            distance = word - own
+            expected = without[word].item()
+            if abs(distance) <= reach:
+                place = side * (2 * reach + 1) + reach + distance
+                expected += scores[b, d, k, place].item()
+                moved += 1
+            assert with_it[word].item() == pytest.approx(expected, abs=1e-4)
+        assert (with_it[int(LENGTHS[b]) :] < -9000).all()
+    assert moved > 40
+
+
 def test_timestep_embeddings():
     table = sinusoidal_table(50, 8)
     for t in (0, 1, 49):

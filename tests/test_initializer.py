@@ -56,22 +56,30 @@ def spans_of(words: int) -> list[tuple[int, int]]:
 @pytest.fixture
 def initializer() -> Initializer:
     torch.manual_seed(0)
-    return Initializer(HIDDEN).requires_grad_(False)
+    return Initializer(HIDDEN, types=0, dropout=0).requires_grad_(False)
+
+
+@pytest.fixture
+def typed() -> Initializer:
+    torch.manual_seed(0)
+    layer = Initializer(HIDDEN, types=3, dropout=0).requires_grad_(False)
+    layer.types.width.normal_()
+    return layer
 
 
 def random_scores(lengths: list[int], seed: int = 0) -> torch.Tensor:
     """Scores as an initializer gives them."""
     torch.manual_seed(seed)
-    layer = Initializer(HIDDEN).requires_grad_(False)
+    layer = Initializer(HIDDEN, types=0, dropout=0).requires_grad_(False)
     layer.project.weight *= 5
-    return layer(normal(len(lengths), max(lengths), HIDDEN, seed=seed), mask_of(lengths))
+    return layer(normal(len(lengths), max(lengths), HIDDEN, seed=seed), mask_of(lengths)).spans
 
 
 # Scores
 
 
 def test_only_spans_of_the_sentence_have_scores(initializer):
-    scores = initializer(normal(4, 7, HIDDEN), mask_of(WORDS))
+    scores = initializer(normal(4, 7, HIDDEN), mask_of(WORDS)).spans
     assert scores.shape == (4, 7, 7) and scores.dtype == torch.float32
     for row, words in enumerate(WORDS):
         own = set(spans_of(words))
@@ -84,21 +92,21 @@ def test_only_spans_of_the_sentence_have_scores(initializer):
 
 def test_padding_changes_no_score(initializer):
     states = normal(4, 7, HIDDEN)
-    together = initializer(states, mask_of(WORDS))
+    together = initializer(states, mask_of(WORDS)).spans
     wider = torch.cat([states, 100 * normal(4, 5, HIDDEN, seed=1)], 1)
     wider[~mask_of(WORDS, 12)] += 1000  # whatever it is
-    padded = initializer(wider, mask_of(WORDS, 12))
+    padded = initializer(wider, mask_of(WORDS, 12)).spans
     assert torch.allclose(padded[:, :7, :7], together, atol=1e-4)
     assert (padded[:, 7:] == LOWEST).all() and (padded[:, :, 7:] == LOWEST).all()
     for row, words in enumerate(WORDS):
-        alone = initializer(states[row : row + 1, :words], mask_of([words]))
+        alone = initializer(states[row : row + 1, :words], mask_of([words])).spans
         assert torch.allclose(together[row, :words, :words], alone[0], atol=1e-4)
 
 
 def test_scores_written_out(initializer):
     """A product of two turned vectors and what each of the two words gives alone."""
     states = normal(1, 5, HIDDEN)
-    scores = initializer(states, mask_of([5]))
+    scores = initializer(states, mask_of([5])).spans
     projected = initializer.project(states)[0].double()
 
     def turned(vector: torch.Tensor, place: int) -> list[complex]:
@@ -129,6 +137,36 @@ def test_products_depend_on_the_distance_alone():
     widths = torch.stack([products.diagonal(distance)[0] for distance in range(10)])
     assert (widths.diff().abs() > 0.01).all()
     assert torch.allclose(first.norm(dim=-1), one.norm(), atol=1e-4), "only turned"
+
+
+# Types
+
+
+def test_typed_scores_are_those_of_the_span_and_of_its_types(typed):
+    states = normal(4, 7, HIDDEN)
+    initial = typed(states, mask_of(WORDS))
+    assert initial.types.shape == (4, 7, 7, 3) and initial.types.dtype == torch.float32
+    expected = typed.score(states)[..., None] + typed.types(states)
+    assert torch.allclose(initial.types, expected, atol=1e-5)
+    for row, words in enumerate(WORDS):
+        for left, right in spans_of(words):
+            odds = initial.types[row, left, right].double().exp().sum().log().item()
+            assert initial.spans[row, left, right].item() == pytest.approx(odds, abs=1e-4)
+    assert (initial.spans[0, 1:, 0] == LOWEST).all()
+
+
+def test_probabilities_of_types_and_of_no_entity(typed):
+    """Together one; no-entity has what the odds of the span leave."""
+    initial = typed(normal(2, 7, HIDDEN), mask_of([7, 4]))
+    cells = torch.tensor([[0 * 7 + 3, 2 * 7 + 2, 6 * 7 + 6], [0 * 7 + 0, 1 * 7 + 3, 0 * 7 + 3]])
+    found = initial.probabilities(cells)
+    assert found.shape == (2, 3, 4)
+    assert torch.allclose(found.sum(-1), torch.ones(2, 3))
+    none = 1 - initial.spans.flatten(1).gather(1, cells).sigmoid()
+    assert torch.allclose(found[..., -1], none, atol=1e-5)
+    scores = initial.types[0, 2, 2]
+    expected = scores.exp() / (1 + scores.exp().sum())
+    assert torch.allclose(found[0, 1, :-1], expected, atol=1e-5)
 
 
 # Candidates
@@ -399,7 +437,7 @@ def test_it_is_as_if_the_candidates_were_given(ner, sentences):
     corpus = EncodedCorpus([Sentence(w) for w in words], ner.subwords, ner.settings.encoder)
     batch = to_tensors(corpus.batch(np.arange(4)), CPU)
     with torch.no_grad():
-        scores = ner.network.encode(batch).initial
+        scores = ner.network.encode(batch).initial.spans
     given = [
         [(left, right + 1) for left, right in own] for own in candidates(scores, 9)[0].tolist()
     ]
@@ -419,7 +457,7 @@ def test_auto_denoises_what_is_likely(ner, sentences):
     corpus = EncodedCorpus([Sentence(w) for w in words], ner.subwords, ner.settings.encoder)
     batch = to_tensors(corpus.batch(np.arange(8)), CPU)
     with torch.no_grad():
-        scores = ner.network.encode(batch).initial
+        scores = ner.network.encode(batch).initial.spans
     good = (scores >= LEAST_SCORE).sum((1, 2))
     expected = np.minimum(good.numpy(), span_counts(batch.lengths.numpy(), "auto"))
     with watched(ner.network) as calls:
@@ -441,6 +479,11 @@ def test_auto_denoises_one_span_at_least(ner, sentences):
 
 
 # Settings and folders
+
+
+def test_types_need_an_initializer(tiny_settings):
+    with pytest.raises(SettingsError, match=r"typed_initializer=true needs decoder\.initializer="):
+        tiny_settings.override(["decoder.typed_initializer=true"])
 
 
 def test_candidates_need_an_initializer(encoder_folder, refused, tmp_path):
@@ -534,7 +577,10 @@ def test_the_own_draw_is_what_a_step_makes_of_its_beginning(make, kind, begin):
         if begin == "noise":
             now, x = 100, torch.from_numpy(objective.noise(batch, batch.keys).beginning)
         else:
-            now, x = 20, coordinates.encode(candidates(sentence.initial, 12)[0], tensors.lengths)
+            now, x = (
+                20,
+                coordinates.encode(candidates(sentence.initial.spans, 12)[0], tensors.lengths),
+            )
         prediction = network.denoise(sentence, x[:, None], torch.full((5, 1), now))
     left, right = prediction.left.argmax(-1), prediction.right.argmax(-1)
     restored = torch.stack([left, torch.maximum(left, right)], -1)
@@ -582,10 +628,10 @@ def test_a_step_of_training(make):
     with torch.no_grad():
         step = objective.predict(tensors, spans, t, beginning, from_noise)
         sentence = objective.network.encode(tensors)
-        assert torch.allclose(step.initial, sentence.initial, atol=1e-5)
+        assert torch.allclose(step.initial.spans, sentence.initial.spans, atol=1e-5)
         assert step.spans.shape == (5, 4, 12, 2) and step.prediction.left.shape[:3] == (5, 4, 12)
         assert torch.equal(step.spans[:, :2], spans)
-        chosen = candidates(sentence.initial, 12)[0]
+        chosen = candidates(sentence.initial.spans, 12)[0]
         assert torch.equal(step.spans[:, 2], chosen)
         x = objective.network.coordinates.encode(chosen, tensors.lengths)
         x[[0, 2]] = beginning[[0, 2]]
@@ -607,7 +653,7 @@ def test_the_initializers_loss_counts_as_much_as_the_spans_of_a_draw(make):
         costs = objective.costs(step, tensors).numpy()
         assigned = torch.from_numpy(objective.assign(costs, batch.gold_counts))
         whole = objective.loss(step, tensors, assigned)
-        own = initializer_loss(step.initial, tensors.gold, tensors.gold_types >= 0)
+        own = initializer_loss(step.initial.spans, tensors.gold, tensors.gold_types >= 0)
         step.initial = None
         rest = objective.loss(step, tensors, assigned)
         total = objective(tensors, noisy.arrays(), 4.0)
@@ -615,8 +661,36 @@ def test_the_initializers_loss_counts_as_much_as_the_spans_of_a_draw(make):
     assert total.item() == pytest.approx(whole.item() / 4, rel=1e-5)
 
 
-def test_gradients_reach_all_of_the_network(make):
-    objective, batch = make("training.near=0.5", "training.overlap_cost=1")
+def test_a_typed_initializer_learns_the_type_of_every_span(make):
+    objective, batch = make("decoder.typed_initializer=true")
+    tensors = to_tensors(batch, CPU)
+    noisy = objective.noise(batch, batch.keys)
+    with torch.no_grad():
+        step = objective.predict(tensors, *tensors_of(noisy))
+        costs = objective.costs(step, tensors).numpy()
+        assigned = torch.from_numpy(objective.assign(costs, batch.gold_counts))
+        whole = objective.loss(step, tensors, assigned)
+        initial, step.initial = step.initial, None
+        rest = objective.loss(step, tensors, assigned)
+    expected = 0.0
+    for row, words in enumerate(batch.lengths.tolist()):
+        known = zip(batch.gold[row].tolist(), batch.gold_types[row].tolist(), strict=True)
+        gold = {tuple(span): kind for span, kind in known if kind >= 0}
+        for left, right in spans_of(words):
+            scores = [*initial.types[row, left, right].tolist(), 0.0]
+            kind = gold.get((left, right), len(scores) - 1)
+            expected += math.log(sum(map(math.exp, scores))) - scores[kind]
+    assert (whole - rest).item() == pytest.approx(12 * expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("typed", ["false", "true"])
+def test_gradients_reach_all_of_the_network(make, typed):
+    objective, batch = make(
+        "training.near=0.5",
+        "training.overlap_cost=1",
+        "decoder.reach=2",
+        f"decoder.typed_initializer={typed}",
+    )
     noisy = objective.noise(batch, batch.keys)
     objective(to_tensors(batch, CPU), noisy.arrays(), 1.0).backward()
     for name, parameter in objective.network.named_parameters():
@@ -636,10 +710,12 @@ def test_the_first_step_of_the_own_draw_is_not_learned_from(make, monkeypatch):
     assert learned == [False]
 
 
-def test_learns_nested_sentences_by_heart(still_encoder, nested_sentences, tmp_path):
+@pytest.mark.parametrize("typed", ["false", "true"])
+def test_learns_nested_sentences_by_heart(still_encoder, nested_sentences, tmp_path, typed):
     settings = by_heart(nested_sentences, still_encoder, tmp_path).override(
         [
             "decoder.initializer=true",
+            f"decoder.typed_initializer={typed}",
             "inference.start=candidates",
             "training.draws=1",
             "training.learning_rate=3e-3",
@@ -651,7 +727,7 @@ def test_learns_nested_sentences_by_heart(still_encoder, nested_sentences, tmp_p
     ner = DiffusionNER.from_pretrained(settings.training.output, device="cpu")
     corpus = EncodedCorpus(nested_sentences, ner.subwords, settings.encoder)
     with torch.no_grad():
-        scores = ner.network.encode(to_tensors(corpus.batch(np.arange(32)), CPU)).initial
+        scores = ner.network.encode(to_tensors(corpus.batch(np.arange(32)), CPU)).initial.spans
     right = 0
     for own, sentence in zip(scores, nested_sentences, strict=True):
         found = {(left, last + 1) for left, last in (own > 0).nonzero().tolist()}

@@ -389,3 +389,16 @@ def test_each_parameter_is_optimised_once_at_its_rate(build, tiny_settings):
     set_rate(optimizer, 0.5)
     set_rate(optimizer, 0.25)  # of the peak, not of the present rate
     assert {group["lr"] for group in optimizer.param_groups} == {2.5e-6, 7.5e-5}
+
+
+def test_lower_layers_learn_more_slowly(build, tiny_settings):
+    network = build()
+    training = replace(tiny_settings.training, encoder_learning_rate=1.0, layer_decay=0.5)
+    optimizer = build_optimizer(network, replace(training, learning_rate=3.0))
+    rate_of = {p: group["peak"] for group in optimizer.param_groups for p in group["params"]}
+    transformer = network.encoder.transformer
+    layers = transformer.encoder.layer
+    assert rate_of[transformer.embeddings.word_embeddings.weight] == 0.5 ** len(layers)
+    for number, layer in enumerate(reversed(layers)):
+        assert {rate_of[p] for p in layer.parameters()} == {0.5**number}
+    assert rate_of[network.decoder.left.output.weight] == 3.0

@@ -214,6 +214,19 @@ def test_the_last_recipe_counts(tmp_path):
     assert cell["runs"] == "1"
 
 
+def test_a_setting_that_came_later_does_not_part_runs_of_one_recipe(tmp_path):
+    output = tmp_path / "out"
+    made = jobs("flat", sources(tmp_path), 2, only=["conll03/diffusion"])
+    first, second = write_records(output, made)[:2]
+    assert first.recipe == second.recipe
+    older = json.loads(json.dumps(first.values))
+    del older["settings"]["training"]["layer_decay"]  # at its default
+    write(output, type(first)(first.id, older))
+    render.write(find(["flat"]), output)
+    cell = cells(output / "flat.csv")["CoNLL03", METHODS["diffusion"].title, "F1"]
+    assert cell["runs"] == "2"
+
+
 def test_a_broken_record_is_named(output):
     path = next((output / "records").iterdir())
     path.write_text("{}")

@@ -24,11 +24,12 @@ from diffusionner.export import export
 from diffusionner.inference.decoding import deduplicate
 from diffusionner.methods import network_class
 from diffusionner.model.base import Network
+from diffusionner.model.biaffine import SIZE, WIDEST, Biaffine
 from diffusionner.model.encoder import SentenceEncoding
 from diffusionner.model.pretrained import load_encoder, load_tokenizer
 from diffusionner.model.tensors import pack, to_device, to_tensors, unpack
 from diffusionner.rivals.autoregressive import in_order
-from diffusionner.rivals.biaffine import WIDEST, Biaffine, BiaffineObjective
+from diffusionner.rivals.biaffine import BiaffineObjective
 from diffusionner.service.worker import Answerer
 from diffusionner.settings import InferenceSettings, Settings
 from diffusionner.training.base import Objective
@@ -318,6 +319,7 @@ def test_biaffine_scores_are_those_of_a_loop():
     torch.manual_seed(0)
     biaffine = Biaffine(6, 3, 0.0).eval()
     torch.nn.init.normal_(biaffine.width)
+    products = biaffine.product.weight.view(3, SIZE, SIZE)
     states = torch.randn(2, WIDEST + 3, 6)
     found = biaffine(states)
     for b, i, j in np.ndindex(2, states.shape[1], states.shape[1]):
@@ -328,7 +330,7 @@ def test_biaffine_scores_are_those_of_a_loop():
             for layer, word in ((biaffine.first, i), (biaffine.last, j))
         )
         for c in range(3):
-            expected = first @ biaffine.tensor[c] @ last
+            expected = last @ products[c] @ first
             expected += biaffine.first_weight.weight[c] @ first + biaffine.first_weight.bias[c]
             expected += biaffine.last_weight.weight[c] @ last
             expected += biaffine.width[min(j - i, WIDEST - 1), c]

@@ -95,9 +95,13 @@ class DecoderSettings:
     heads: int = setting(8, "Attention heads.", 1)
     feedforward: int = setting(1024, "Width of the feed-forward layers.", 1)
     dropout: float = setting(0.1, "Dropout in the decoder.", 0.0, 0.9)
+    reach: int = setting(
+        0, "Words on each side of a noisy boundary that its pointer scores by distance too.", 0
+    )
     initializer: bool = setting(
         False, "Also score every span of a sentence: the likeliest are candidates to start from."
     )
+    typed_initializer: bool = setting(False, "The initializer knows the types as well.")
     levels: int | Literal["auto"] = setting(
         "auto", "Chains of tags of method=crf; auto = as the training data nests, up to 4.", 1
     )
@@ -113,6 +117,9 @@ class TrainingSettings:
     batch_size: int = setting(8, "Sentences per update, over all processes.", 1)
     accumulation: int = setting(1, "Micro-batches that make up one update.", 1)
     encoder_learning_rate: float = setting(2e-5, "Peak rate of the pretrained encoder.", 0.0)
+    layer_decay: float = setting(
+        1.0, "Rate of an encoder layer as a share of that of the layer above.", 1e-3, 1.0
+    )
     learning_rate: float = setting(2e-5, "Peak rate of everything else.", 0.0)
     warmup: float = setting(0.1, "Share of a phase's updates spent on linear warm-up.", 0.0, 1.0)
     weight_decay: float = setting(0.1, "AdamW weight decay.", 0.0)
@@ -309,6 +316,10 @@ class Settings:
             raise SettingsError(
                 f"{origin}: inference.start=candidates needs a model with decoder.initializer=true;"
                 " use inference.start=noise"
+            )
+        if self.decoder.typed_initializer and not self.decoder.initializer:
+            raise SettingsError(
+                f"{origin}: decoder.typed_initializer=true needs decoder.initializer=true"
             )
         self._check_method(origin)
         hidden = self.encoder.hidden_size

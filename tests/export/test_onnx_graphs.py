@@ -36,6 +36,7 @@ from diffusionner.model.tensors import to_tensors
         ("encoder.max_subwords=30", "diffusion.schedule=linear", "diffusion.scale=0.5"),
         ("decoder.initializer=true", "decoder.layers=2"),
         ("decoder.initializer=true", "decoder.layers=0"),
+        ("decoder.initializer=true", "decoder.typed_initializer=true", "decoder.reach=3"),
     ],
     ids=" ".join,
 )
@@ -58,7 +59,7 @@ def test_graphs_are_the_network(encoder_folder, sentences, changes):
         x0, table = DenoiserGraph(recorded)(*step, *values)
     assert torch.allclose(values[0], sentence.starts, atol=1e-5)
     if sentence.initial is not None:
-        assert torch.allclose(values[4], sentence.initial, atol=1e-4)
+        assert torch.allclose(values[4], sentence.initial.spans, atol=1e-4)
     expected = read_out(prediction, slots, sentence.initial)
     assert torch.equal(table[..., :3], expected[..., :3])
     assert torch.allclose(table, expected, atol=1e-4)

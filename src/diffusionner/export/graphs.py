@@ -20,6 +20,7 @@ from diffusionner.corpus import Sentence
 from diffusionner.inference.pipeline import DiffusionNER
 from diffusionner.model import DenoisingNetwork
 from diffusionner.model.decoder import BoundaryPointer, PreparedSentence, Words, read_out
+from diffusionner.model.initializer import Initial
 from diffusionner.model.tensors import encoder_batch
 from diffusionner.model_folder import DENOISER_FILE, ENCODER_FILE
 
@@ -36,7 +37,7 @@ def write_graphs(ner: DiffusionNER, folder: Path) -> None:
     encoder, denoiser = EncoderGraph(network), DenoiserGraph(network)
     with torch.no_grad():
         sentence = encoder(*inputs)
-    initial = ["initial"] if network.decoder.initializer else []
+    initial = _initial_names(network)
     layers = [f"layer{i}" for i in range(len(sentence) - 4 - len(initial))]
     outputs = ["starts", "ends", "left", "right", *initial, *layers]
     auto = torch.export.Dim.DYNAMIC
@@ -71,6 +72,14 @@ def write_graphs(ner: DiffusionNER, folder: Path) -> None:
     )
     for name in (ENCODER_FILE, DENOISER_FILE):
         _finish(folder / name, ner.labels)
+
+
+def _initial_names(network: DenoisingNetwork) -> list[str]:
+    """Of what an initializer gives, in the order of `Initial`."""
+    initializer = network.decoder.initializer
+    if initializer is None:
+        return []
+    return ["initial"] if initializer.types is None else ["initial", "initial_types"]
 
 
 def for_graphs(network: DenoisingNetwork) -> DenoisingNetwork:
@@ -132,8 +141,9 @@ class EncoderGraph(nn.Module):
         sentence = self.network.encode(batch)
         layers = [pair for pair in sentence.keys_values if pair is not None]
         fixed = [sentence.starts, sentence.ends, sentence.left, sentence.right]
-        initial = [] if sentence.initial is None else [sentence.initial]
-        return (*fixed, *initial, *(tensor for pair in layers for tensor in pair))
+        initial = vars(sentence.initial).values() if sentence.initial else []
+        known = (part for part in initial if part is not None)
+        return (*fixed, *known, *(tensor for pair in layers for tensor in pair))
 
 
 class DenoiserGraph(nn.Module):
@@ -156,9 +166,9 @@ class DenoiserGraph(nn.Module):
         *others: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """others: what an initializer gives, then keys and values of each layer."""
-        has_initializer = self.network.decoder.initializer is not None
-        initial = others[0] if has_initializer else None
-        layers = others[has_initializer:]
+        count = len(_initial_names(self.network))
+        initial = Initial(*others[:count]) if count else None
+        layers = others[count:]
         mask = torch.arange(starts.shape[1]) < lengths[:, None]
         # Without cross-attention no layer has keys and values.
         keys_values: list[tuple[Tensor, Tensor] | None] = [None] * len(self.network.decoder.layers)

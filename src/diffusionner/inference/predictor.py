@@ -16,7 +16,7 @@ from diffusionner.inference.engine import Engine
 from diffusionner.settings import InferenceSettings
 
 # Batches that a device may have before it while the host finishes others.
-AHEAD = 3
+AHEAD = 8
 
 Spans = Sequence[Sequence[tuple[int, int]]]
 Waiting = Callable[[], np.ndarray]
@@ -111,7 +111,8 @@ def predict_each(
         unfinished.append(task)
         for chosen in batches:
             running.append((task, chosen, task.launch(engine, chosen, settings)))
-            launched()
+            if len(running) > 1 or chosen is batches[-1]:  # one alone may be over before it returns
+                launched()
             yield from finish(AHEAD)
     yield from finish(0)
 

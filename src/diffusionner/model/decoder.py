@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from diffusionner.errors import SettingsError
 from diffusionner.model.encoder import SentenceEncoding
-from diffusionner.model.initializer import Initializer
+from diffusionner.model.initializer import Initial, Initializer
 from diffusionner.model.pointer import pointer_scores
 from diffusionner.settings import DecoderSettings
 
@@ -52,7 +52,7 @@ class PreparedSentence(PointedSentence):
 
     starts: Tensor  # [B, M, h] what a span's first word gives to H_X
     ends: Tensor  # [B, M, h] what its last word gives
-    initial: Tensor | None = None  # [B, M, M] the initializer's score of each span
+    initial: Initial | None = None
 
 
 class Attention(nn.Module):
@@ -175,6 +175,31 @@ class BoundaryPointer(nn.Module):
         return scores.view(batch, draws, count, -1)
 
 
+class Offsets(nn.Module):
+    """How far the denoised boundaries lie from the noisy ones: a score for each distance.
+
+    Without it a decoder has to find a boundary that is right already among all words, by what they
+    mean; which takes long to learn.
+    """
+
+    def __init__(self, size: int, reach: int) -> None:
+        super().__init__()
+        self.reach = reach
+        self.output = nn.Linear(size, 2 * (2 * reach + 1))
+
+    def forward(self, hidden: Tensor, spans: Tensor, words: int) -> Tensor:
+        """hidden [B, D, K, h], spans [B, D, K, 2] → [2, B, D, K, M] to add to left and right
+
+        Words out of reach get nothing.
+        """
+        scores = self.output(hidden).float().unflatten(-1, (2, -1))  # [B, D, K, 2, 2 reach + 1]
+        word = torch.arange(words, device=spans.device)
+        distance = word - spans[..., None] + self.reach  # [B, D, K, 2, M]
+        within = (distance >= 0) & (distance <= 2 * self.reach)
+        chosen = scores.gather(-1, distance.clamp(0, 2 * self.reach))
+        return torch.where(within, chosen, 0.0).movedim(-2, 0)
+
+
 class SpanDecoder(nn.Module):
     """Hidden states of K spans → attention among them and to the words → boundaries and types."""
 
@@ -237,7 +262,11 @@ class EntityDecoder(SpanDecoder):
             self.last = nn.Linear(size, size)
             self.join = nn.Linear(2 * size, size)
         self.add_layers(size, types, settings)
-        self.initializer = Initializer(size) if settings.initializer else None
+        self.offsets = Offsets(size, settings.reach) if settings.reach else None
+        self.initializer = None
+        if settings.initializer:
+            known = types if settings.typed_initializer else 0
+            self.initializer = Initializer(size, known, settings.dropout)
         self.timestep_table: Tensor
         self.register_buffer(
             "timestep_table", sinusoidal_table(timesteps + 1, size), persistent=False
@@ -255,9 +284,12 @@ class EntityDecoder(SpanDecoder):
     ) -> Prediction:
         """spans [B, D, K, 2] word indices, t [B, D], slots [B, K] true for spans that count."""
         hidden = self.attend(sentence, self._pool(sentence, spans), slots)
-        return self.predict(
-            sentence, hidden + self.timestep_table[t][..., None, :].to(hidden.dtype)
-        )
+        hidden = hidden + self.timestep_table[t][..., None, :].to(hidden.dtype)
+        prediction = self.predict(sentence, hidden)
+        if self.offsets is not None:
+            left, right = self.offsets(hidden, spans, sentence.mask.shape[1])
+            prediction.left, prediction.right = prediction.left + left, prediction.right + right
+        return prediction
 
     def _pooling_tables(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """H_X is a function of two words of the span, and a sentence has few words.
@@ -306,20 +338,32 @@ def check_heads(size: int, settings: DecoderSettings) -> None:
         )
 
 
-def read_out(prediction: Prediction, slots: Tensor, initial: Tensor | None) -> Tensor:
+def read_out(prediction: Prediction, slots: Tensor, initial: Initial | None) -> Tensor:
     """arg-max boundaries and type of every span: [B, K, 5] = left, right, type, total, P^c.
 
     The total is -1 where the span is no entity: no-entity is likeliest, or right < left. With an
-    initializer, which has its own view of the span, it is the mean of both, on the same scale.
+    initializer, which has its own view of the span, it is the mean of both, on the same scale; and
+    where that is typed, so is P^c.
     """
     # Of the scores, not their sigmoids: where these round to 0 or 1, several are the largest.
     left_score, left = prediction.left[:, 0].max(-1)
     right_score, right = prediction.right[:, 0].max(-1)
-    type_p, kind = prediction.types[:, 0].softmax(-1).max(-1)
-    valid = (kind < prediction.types.shape[-1] - 1) & (left <= right) & slots
-    total = left_score.sigmoid() + right_score.sigmoid() + type_p
-    if initial is not None:
-        cells = left * initial.shape[2] + right
-        total = (total + 3 * initial.flatten(1).gather(1, cells).sigmoid()) / 2
+    boundaries = left_score.sigmoid() + right_score.sigmoid()
+    types = prediction.types[:, 0].softmax(-1)  # [B, K, C + 1]
+    if initial is None:
+        type_p, kind = types.max(-1)
+        total = boundaries + type_p
+    else:
+        cells = left * initial.spans.shape[2] + right
+        if initial.types is None:
+            type_p, kind = types.max(-1)
+            own = initial.spans.flatten(1).gather(1, cells).sigmoid()
+            total = (boundaries + type_p + 3 * own) / 2
+        else:
+            of_types = initial.probabilities(cells)
+            type_p, kind = ((types + of_types) / 2).max(-1)
+            own = of_types.gather(-1, kind[..., None])[..., 0]
+            total = boundaries / 2 + type_p + own
+    valid = (kind < types.shape[-1] - 1) & (left <= right) & slots
     total = torch.where(valid, total, -1.0)
     return torch.stack([left.float(), right.float(), kind.float(), total, type_p], -1)

@@ -1,35 +1,62 @@
 """The initializer: which spans of a sentence to start the reverse process from, instead of noise.
 
-Every span of the sentence gets one score, a product of its first and its last word. The likeliest
-are the candidates that the decoder then denoises, as if they were noisy spans of a late timestep.
+Every span of the sentence gets one score, a product of its first and its last word, and where it
+is typed one more for each type. The likeliest are the candidates that the decoder then denoises, as
+if they were noisy spans of a late timestep.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from diffusionner.diffusion.span_counts import LOWEST
+from diffusionner.model.biaffine import Biaffine, spans_of
 
 SIZE = 64  # of the two vectors whose product scores a span
 
 
+@dataclass
+class Initial:
+    """What the initializer thinks of every span (left, right) of a sentence, in float32."""
+
+    spans: Tensor  # [B, M, M] that it is an entity: log-odds
+    types: Tensor | None = None  # [B, M, M, C] of each type against no-entity, whose score is zero
+
+    def probabilities(self, cells: Tensor) -> Tensor:
+        """Of each type and of no-entity for the spans in cells left * M + right: [B, K, C + 1]"""
+        assert self.types is not None
+        types = self.types.shape[-1]
+        chosen = self.types.flatten(1, 2).gather(1, cells[..., None].expand(-1, -1, types))
+        return F.pad(chosen, (0, 1)).softmax(-1)
+
+
 class Initializer(nn.Module):
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, types: int, dropout: float) -> None:
+        """types: 0 where it knows of none."""
         super().__init__()
         self.project = nn.Linear(size, 2 * SIZE + 2)
+        self.types = Biaffine(size, types, dropout) if types else None
 
-    def forward(self, states: Tensor, mask: Tensor) -> Tensor:
-        """H_S [B, M, h], mask [B, M] true for words → scores [B, M, M] of (left, right), float32"""
+    def forward(self, states: Tensor, mask: Tensor) -> Initial:
+        """H_S [B, M, h], mask [B, M] true for words"""
+        spans = self.score(states)
+        outside = ~spans_of(mask)
+        if self.types is None:
+            return Initial(spans.masked_fill(outside, LOWEST))
+        types = self.types(states) + spans[..., None]
+        return Initial(types.logsumexp(-1).masked_fill(outside, LOWEST), types)
+
+    def score(self, states: Tensor) -> Tensor:
+        """Of every pair of words alone, whatever its type: [B, M, M]"""
         first, last, alone = self.project(states).float().split([SIZE, SIZE, 2], -1)
-        words = states.shape[1]
         first, last = rotate(first), rotate(last)
         scores = first @ last.transpose(1, 2) / math.sqrt(SIZE)
-        scores = scores + alone[..., :1] + alone[..., 1][:, None]
-        ordered = torch.ones(words, words, dtype=torch.bool, device=mask.device).triu()
-        return scores.masked_fill(~(ordered & mask[:, None]), LOWEST)
+        return scores + alone[..., :1] + alone[..., 1][:, None]
 
 
 def rotate(vectors: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from diffusionner.diffusion import (
 )
 from diffusionner.diffusion.span_counts import AUTO, likely
 from diffusionner.model.base import Network
+from diffusionner.model.biaffine import Biaffine
 from diffusionner.model.decoder import (
     CLASSIFIER,
     EntityDecoder,
@@ -29,7 +30,7 @@ from diffusionner.model.decoder import (
     check_heads,
     read_out,
 )
-from diffusionner.model.initializer import candidates
+from diffusionner.model.initializer import Initial, candidates
 from diffusionner.model.tensors import to_device
 from diffusionner.settings import InferenceSettings, Settings
 
@@ -43,13 +44,16 @@ class Restored:
 
     predictions: list[Prediction]  # of the steps that count: all, or the last
     slots: Tensor  # [B, K] true where a sentence has a span
-    initial: Tensor | None  # [B, M, M] scores of the initializer
+    initial: Initial | None
 
 
 class DenoisingNetwork(Network):
     """f_θ(x_t, S, t) with its schedule and coordinates."""
 
-    of_types = (f"decoder.{CLASSIFIER}",)
+    of_types = (
+        f"decoder.{CLASSIFIER}",
+        *(f"decoder.initializer.types.{name}" for name in Biaffine.of_types),
+    )
 
     def __init__(
         self, transformer: PreTrainedModel, labels: Sequence[str], settings: Settings
@@ -132,7 +136,7 @@ class DenoisingNetwork(Network):
 
         if given is None and settings.start == "candidates":
             assert sentence.initial is not None
-            given, scores = candidates(sentence.initial, slots.shape[1])
+            given, scores = candidates(sentence.initial.spans, slots.shape[1])
             start = max(self.schedule.start, settings.steps)
             if settings.spans == AUTO:
                 slots = likely(slots, scores)

@@ -72,7 +72,12 @@ METHODS = {
         Method(MAIN_METHOD, "DiffusionNER"),
         Method("crf", "tagging (CRF)"),
         Method("biaffine", "span classification (biaffine)"),
-        Method("queries", "learned queries, no diffusion"),
+        # With twice these rates, as GENIA's preset has them, it forgets all in the second epoch.
+        Method(
+            "queries",
+            "learned queries, no diffusion",
+            ("training.encoder_learning_rate=1e-4", "training.learning_rate=5e-4"),
+        ),
         Method(SEQUENTIAL, "autoregressive generation"),
     )
 }

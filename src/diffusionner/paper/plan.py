@@ -41,7 +41,7 @@ class Job:
     def key(self) -> str:
         """Settings that are at their default do not count: a new one changes no run."""
         parts = [self.corpus, self.method, self.shape, self.encoder["name"], self.data]
-        text = json.dumps([*parts, _unusual(self.settings)], sort_keys=True)
+        text = json.dumps([*parts, unusual(flat(self.settings))], sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
     @property
@@ -155,8 +155,11 @@ def flat(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def recipe(encoder: dict[str, str], data: dict[str, Any], settings: dict[str, Any]) -> str:
-    """All that a run is known by, but for its seed; settings as `section.key`."""
-    seedless = {key: value for key, value in settings.items() if key != "training.seed"}
+    """All that a run is known by, but for its seed; settings as `section.key`.
+
+    Those at their default do not count: a record knows none of a setting that came later.
+    """
+    seedless = {key: v for key, v in unusual(settings).items() if key != "training.seed"}
     return json.dumps([encoder, data, seedless], sort_keys=True)
 
 
@@ -187,10 +190,11 @@ def _missing_corpus(name: str, files: list[str]) -> str:
     return f"{corpus.title}: no {files[0]} ({where})"
 
 
-def _unusual(settings: dict[str, Any]) -> dict[str, Any]:
+def unusual(settings: dict[str, Any]) -> dict[str, Any]:
+    """Those, as `section.key`, that are not at their default."""
     defaults = {
         f"{section}.{f.name}": f.default
         for section, cls in SECTIONS.items()
         for f in dataclasses.fields(cls)
     }
-    return {key: v for key, v in flat(settings).items() if v != defaults.get(key, object())}
+    return {key: v for key, v in settings.items() if v != defaults.get(key, object())}

@@ -20,8 +20,9 @@ from diffusionner.diffusion import (
 )
 from diffusionner.model import DenoisingNetwork, Prediction
 from diffusionner.model.base import Network
+from diffusionner.model.biaffine import classification_loss
 from diffusionner.model.decoder import PreparedSentence
-from diffusionner.model.initializer import candidates, initializer_loss
+from diffusionner.model.initializer import Initial, candidates, initializer_loss
 from diffusionner.settings import Settings
 from diffusionner.training.base import NotFinite, Objective
 from diffusionner.training.matching import finite, match, matched_count, matching_cost, overlap
@@ -49,7 +50,7 @@ class Step:
 
     spans: Tensor  # [B, D, K, 2] what was denoised
     prediction: Prediction
-    initial: Tensor | None  # [B, M, M] scores of the initializer
+    initial: Initial | None
 
 
 Predicted = TypeVar("Predicted")
@@ -164,7 +165,7 @@ class DenoisingObjective(MatchingObjective[Step]):
         network = self.network
         sentence = network.encode_in_training(batch, self.freeze_encoder)
         if sentence.initial is not None:
-            chosen = candidates(sentence.initial, spans.shape[2])[0]
+            chosen = candidates(sentence.initial.spans, spans.shape[2])[0]
             x = network.coordinates.encode(chosen, sentence.lengths)
             x = torch.where(from_noise[:, None, None], beginning, x)
             own = self._own_draw(sentence, x, from_noise, t[:, -1])
@@ -206,10 +207,15 @@ class DenoisingObjective(MatchingObjective[Step]):
             assigned = torch.where((assigned < 0) & (best >= near), nearest, assigned)
         loss = self.likelihood(step.prediction, batch, assigned)
         if step.initial is not None:
-            whole = batch.looked_for.all(-1)
-            found = initializer_loss(step.initial, batch.gold, batch.gold_types >= 0, whole)
-            loss = loss + found.sum() * self.spans  # counts as much as the spans of a draw
+            loss = loss + self.spans * self._initial_loss(step.initial, batch)
         return loss
+
+    def _initial_loss(self, initial: Initial, batch: Batch[Tensor]) -> Tensor:
+        """Counts as much as the spans of a draw."""
+        if initial.types is not None:
+            return classification_loss(F.pad(initial.types, (0, 1)), batch)
+        whole = batch.looked_for.all(-1)
+        return initializer_loss(initial.spans, batch.gold, batch.gold_types >= 0, whole).sum()
 
 
 def _timesteps(keys: np.ndarray, most: int | np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from diffusionner.settings import TrainingSettings
 # Averaged weights reach back over one in so many of the updates so far at most: without it a run of
 # some hundred updates would end as an average of its beginnings.
 REACH = 4
+_LAYER = re.compile(r"\blayers?\.(\d+)\.")  # as the library names them
 
 
 @dataclass(frozen=True)
@@ -46,17 +48,37 @@ def build_optimizer(
     recorded: its steps will be replayed from a CUDA graph, so the rates must lie on the GPU.
     """
     device = next(network.parameters()).device
-    groups = []
-    pretrained = set(network.encoder.transformer.parameters())
-    rates = ((True, settings.encoder_learning_rate), (False, settings.learning_rate))
-    for is_encoder, rate in rates:
-        members = [p for p in network.parameters() if (p in pretrained) == is_encoder]
-        for decays in (True, False):
-            parameters = [p for p in members if (p.dim() > 1) == decays]
-            decay = settings.weight_decay if decays else 0.0
-            now = torch.tensor(rate, device=device) if recorded else rate
-            groups.append({"params": parameters, "weight_decay": decay, "lr": now, "peak": rate})
-    return torch.optim.AdamW([g for g in groups if g["params"]], fused=True, capturable=recorded)
+    pretrained = {
+        parameter: settings.encoder_learning_rate * settings.layer_decay**below
+        for parameter, below in layers_below_top(network.encoder.transformer).items()
+    }
+    members: dict[tuple[float, bool], list[torch.nn.Parameter]] = {}
+    for parameter in network.parameters():
+        rate = pretrained.get(parameter, settings.learning_rate)
+        members.setdefault((rate, parameter.dim() > 1), []).append(parameter)
+    groups = [
+        {
+            "params": parameters,
+            "weight_decay": settings.weight_decay if decays else 0.0,
+            "lr": torch.tensor(rate, device=device) if recorded else rate,
+            "peak": rate,
+        }
+        for (rate, decays), parameters in members.items()
+    ]
+    return torch.optim.AdamW(groups, fused=True, capturable=recorded)
+
+
+def layers_below_top(transformer: torch.nn.Module) -> dict[torch.nn.Parameter, int]:
+    """How many layers lie above each parameter; above the embeddings lie all of them."""
+    numbers = {name: _LAYER.search(name) for name, _ in transformer.named_parameters()}
+    count = 1 + max((int(match[1]) for match in numbers.values() if match), default=-1)
+
+    def below(name: str) -> int:
+        if match := numbers[name]:
+            return count - 1 - int(match[1])
+        return count if "embedding" in name else 0  # or on top, as a pooler
+
+    return {parameter: below(name) for name, parameter in transformer.named_parameters()}
 
 
 def set_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:

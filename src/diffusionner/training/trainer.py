@@ -324,7 +324,8 @@ class Trainer:
             self._diverged(epoch, number)
 
     def _diverged(self, epoch: int, number: int) -> NoReturn:
-        rates = ", ".join(f"{group['lr']:.2e}" for group in self.optimizer.param_groups[::2])
+        groups = self.optimizer.param_groups
+        rates = ", ".join(f"{rate:.2e}" for rate in sorted({float(g["lr"]) for g in groups}))
         kept = (
             f"the state of the last checkpoint is in {self.output}"
             if self.state_path.exists()
