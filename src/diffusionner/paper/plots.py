@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diffusionner.data import plots as data_plots
+from diffusionner.paper.corpora import METHODS
 from diffusionner.paper.sheets import Plot
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ KINDS = ("png", "svg")
 _PANEL = (5.5, 3.6)  # inches
 _MARKERS = "osD^vPX*"
 _NO_ENTITY = "0.75"  # grey
+# A method looks the same in every picture, whichever others are there.
+_OF_METHODS = {method.title: number for number, method in enumerate(METHODS.values())}
 
 
 def check(folder: Path) -> None:
@@ -66,6 +69,12 @@ def _figure(panels: int, columns: int, height: float = _PANEL[1]) -> tuple[Figur
     return figure, axes[:panels]
 
 
+def _style(name: str, number: int) -> dict[str, Any]:
+    """number: of the series, for one that is no method's."""
+    number = _OF_METHODS.get(name, number)
+    return {"marker": _MARKERS[number % len(_MARKERS)], "color": f"C{number}", "label": name}
+
+
 def _dots(data: Mapping[str, Any]) -> Figure:
     """A dot for each group and series, with its standard deviation."""
     panels = data["panels"]
@@ -79,10 +88,9 @@ def _dots(data: Mapping[str, Any]) -> Figure:
                 [group + shift for group in known],
                 [one["mean"][group] for group in known],
                 yerr=[one["sd"][group] or 0.0 for group in known],
-                fmt=_MARKERS[number % len(_MARKERS)],
+                linestyle="none",
                 capsize=2,
-                color=f"C{number}",
-                label=one["name"],
+                **_style(one["name"], number),
             )
         chart.set_xticks(range(len(groups)), groups, rotation=25, ha="right")
         chart.set(title=panel["title"], ylabel=panel["ylabel"], xlim=(-0.5, len(groups) - 0.5))
@@ -112,13 +120,13 @@ def _lines(data: Mapping[str, Any]) -> Figure:
 def _line(chart: Axes, one: Mapping[str, Any], number: int) -> None:
     points = [i for i in range(len(one["x"])) if None not in (one["x"][i], one["y"][i])]
     x, y = [one["x"][i] for i in points], [one["y"][i] for i in points]
-    marker = _MARKERS[number % len(_MARKERS)]
-    chart.plot(x, y, marker=marker, color=f"C{number}", label=one["name"])
+    style = _style(one["name"], number)
+    chart.plot(x, y, **style)
     if "sd" in one:
         spread = [one["sd"][i] or 0.0 for i in points]
         low = [a - b for a, b in zip(y, spread, strict=True)]
         high = [a + b for a, b in zip(y, spread, strict=True)]
-        chart.fill_between(x, low, high, color=f"C{number}", alpha=0.15)
+        chart.fill_between(x, low, high, color=style["color"], alpha=0.15)
     for i in points if "labels" in one else ():
         place = (one["x"][i], one["y"][i])
         chart.annotate(one["labels"][i], place, (4, 4), textcoords="offset points", fontsize=8)
