@@ -266,7 +266,7 @@ class Pointing:
     """An engine that finds every run of words equal to 'x' that its window holds."""
 
     labels = ("A", "B")
-    subword_step = 1
+    subword_step, ahead = 1, 2
 
     def __init__(self, sentences: list[Sentence], corpus: EncodedCorpus) -> None:
         self.sentences, self.corpus = sentences, corpus

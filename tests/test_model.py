@@ -297,7 +297,7 @@ def test_batches_are_as_long_as_the_engine_likes(build, tokenizer, nested_senten
 
     class Watched:
         labels = network.labels
-        subword_step = step
+        subword_step, ahead = step, 0
 
         def find(self, batch, *rest):
             lengths.append(batch.subwords.shape[1])

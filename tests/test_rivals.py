@@ -299,7 +299,7 @@ def test_types_are_learned_anew_where_labels_differ(make, method):
     assert kept == {name for name in one if name.startswith(network.of_types)}
     types = len(network.labels)
     tags = 4 * types + 1
-    sizes = {types, types + 1, tags, getattr(network, "levels", 1) * tags}
+    sizes = {types, types + 1, tags, getattr(network, "levels", 1) * tags, (types + 1) * SIZE}
     for name in one:
         assert (name in kept) == bool(sizes & set(one[name].shape)), name
 

@@ -53,7 +53,7 @@ class Recording:
     """An engine that finds nothing but notes what it was given."""
 
     labels = ("A",)
-    subword_step = 1
+    subword_step, ahead = 1, 2
 
     def __init__(self) -> None:
         self.seen: list[tuple[np.ndarray, np.ndarray]] = []

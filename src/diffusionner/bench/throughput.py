@@ -260,7 +260,7 @@ class _Recorder:
 
     def __init__(self, engine: Engine) -> None:
         self.labels = engine.labels
-        self.subword_step = engine.subword_step
+        self.subword_step, self.ahead = engine.subword_step, engine.ahead
         self.batches: list[Batch[np.ndarray]] = []
 
     def find(

@@ -20,6 +20,10 @@ class Engine(Protocol):
     def subword_step(self) -> int:
         """Lengths of its batches are best multiples of this."""
 
+    @property
+    def ahead(self) -> int:
+        """Batches that it may have before it while the host finishes others."""
+
     def find(
         self,
         batch: Batch[np.ndarray],

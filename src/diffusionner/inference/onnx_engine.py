@@ -43,6 +43,7 @@ class OnnxEngine:
     """
 
     subword_step = 1
+    ahead = 3  # more than its threads have at a time
 
     def __init__(self, folder: Path, labels: list[str], settings: Settings) -> None:
         self.labels = labels

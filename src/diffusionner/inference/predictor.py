@@ -15,9 +15,6 @@ from diffusionner.inference.decoding import Found, deduplicate, resolve_overlaps
 from diffusionner.inference.engine import Engine
 from diffusionner.settings import InferenceSettings
 
-# Batches that a device may have before it while the host finishes others.
-AHEAD = 8
-
 Spans = Sequence[Sequence[tuple[int, int]]]
 Waiting = Callable[[], np.ndarray]
 
@@ -85,7 +82,7 @@ def predict_each(
     """What `predict` gives, for one task after the other.
 
     A device gets the first batches of the next task before the host finishes the last one, so that
-    it need not wait. launched is called after each batch that was started, when the device is busy
+    it need not wait. launched is called after a batch that was started, while the device is busy
     and the host is not; ended, with its windows, after each that is done.
     """
     running: deque[tuple[Task, np.ndarray, Waiting]] = deque()
@@ -113,7 +110,7 @@ def predict_each(
             running.append((task, chosen, task.launch(engine, chosen, settings)))
             if len(running) > 1 or chosen is batches[-1]:  # one alone may be over before it returns
                 launched()
-            yield from finish(AHEAD)
+            yield from finish(engine.ahead)
     yield from finish(0)
 
 

@@ -39,6 +39,11 @@ class TorchEngine:
         """Tensor cores work on blocks of eight."""
         return 8 if next(self.running.parameters()).is_cuda else 1
 
+    @property
+    def ahead(self) -> int:
+        """A GPU must not wait while the host reads a chunk; on a CPU a batch is done at once."""
+        return 8 if next(self.running.parameters()).is_cuda else 0
+
     def _move(self, device: str) -> None:
         if device.startswith("cuda"):
             # cuDNN's attention is planned anew for every shape, which costs more than it saves.
