@@ -9,7 +9,7 @@ from diffusionner.diffusion.arrays import Array
 AUTO = "auto"
 LEAST, MOST = 12, 150
 LEAST_SCORE = -4.0  # of a candidate: entities have more than zero
-LOWEST = -1e4  # the score of what is no span of the sentence
+LOWEST = -1e4  # the score of what cannot be, such as what is no span of the sentence
 
 
 def span_counts(words: np.ndarray, spans: int | str) -> np.ndarray:

@@ -9,9 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from diffusionner.batching import Batch
-from diffusionner.diffusion.span_counts import LOWEST
-
 SIZE = 150  # S, as published
 WIDEST = 32  # words from which on spans count as equally wide
 
@@ -52,26 +49,3 @@ def spans_of(mask: Tensor) -> Tensor:
     words = mask.shape[1]
     ordered = torch.ones(words, words, dtype=torch.bool, device=mask.device).triu()
     return ordered & mask[:, None]
-
-
-def span_types(batch: Batch[Tensor], words: int, none: int) -> Tensor:
-    """The type of every span [B, M * M], `none` for those that are no entity."""
-    cells = batch.gold[..., 0] * words + batch.gold[..., 1]
-    # One cell more than there are spans collects what is padding.
-    cells = cells.masked_fill(batch.gold_types < 0, words * words)
-    types = batch.lengths.new_full((len(cells), words * words + 1), none)
-    return types.scatter(1, cells, batch.gold_types.clamp(min=0))[:, :-1]
-
-
-def classification_loss(scores: Tensor, batch: Batch[Tensor]) -> Tensor:
-    """Cross-entropy of the type of every span, summed. scores: [B, M, M, C + 1], no-entity last."""
-    words, none = scores.shape[1], scores.shape[-1] - 1
-    log_types = scores.log_softmax(-1).flatten(1, 2)  # [B, M * M, C + 1]
-    targets = span_types(batch, words, none)  # [B, M * M]
-    of_gold = log_types.gather(-1, targets[..., None])[..., 0]
-    # A span without an entity may be one of a type that nobody marked.
-    marked = F.pad(batch.looked_for, (0, 1))[:, None]  # [B, 1, C + 1]
-    of_none = log_types.masked_fill(marked, LOWEST).logsumexp(-1)
-    likelihood = torch.where(targets == none, of_none, of_gold)
-    inside = torch.arange(words, device=scores.device) < batch.lengths[:, None]
-    return -(likelihood * spans_of(inside).flatten(1)).sum()

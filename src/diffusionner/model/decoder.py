@@ -350,20 +350,16 @@ def read_out(prediction: Prediction, slots: Tensor, initial: Initial | None) -> 
     right_score, right = prediction.right[:, 0].max(-1)
     boundaries = left_score.sigmoid() + right_score.sigmoid()
     types = prediction.types[:, 0].softmax(-1)  # [B, K, C + 1]
-    if initial is None:
+    cells = left * prediction.left.shape[-1] + right
+    if initial is not None and initial.types is not None:
+        of_types = initial.probabilities(cells)
+        type_p, kind = ((types + of_types) / 2).max(-1)
+        total = boundaries / 2 + type_p + of_types.gather(-1, kind[..., None])[..., 0]
+    else:
         type_p, kind = types.max(-1)
         total = boundaries + type_p
-    else:
-        cells = left * initial.spans.shape[2] + right
-        if initial.types is None:
-            type_p, kind = types.max(-1)
-            own = initial.spans.flatten(1).gather(1, cells).sigmoid()
-            total = (boundaries + type_p + 3 * own) / 2
-        else:
-            of_types = initial.probabilities(cells)
-            type_p, kind = ((types + of_types) / 2).max(-1)
-            own = of_types.gather(-1, kind[..., None])[..., 0]
-            total = boundaries / 2 + type_p + own
+        if initial is not None:
+            total = (total + 3 * initial.spans.flatten(1).gather(1, cells).sigmoid()) / 2
     valid = (kind < types.shape[-1] - 1) & (left <= right) & slots
     total = torch.where(valid, total, -1.0)
     return torch.stack([left.float(), right.float(), kind.float(), total, type_p], -1)

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from diffusionner.batching import Batch
+from diffusionner.diffusion.span_counts import LOWEST
 from diffusionner.model.decoder import (
     Attention,
     BoundaryPointer,
@@ -27,7 +28,7 @@ from diffusionner.model.decoder import (
     sinusoidal_table,
 )
 from diffusionner.model.encoder import SentenceEncoding
-from diffusionner.rivals.base import LOWEST, Rival, perceptron, table
+from diffusionner.rivals.base import Rival, perceptron, table
 from diffusionner.settings import DecoderSettings, InferenceSettings, Settings
 from diffusionner.training.base import Objective
 

@@ -16,7 +16,6 @@ from diffusionner.model.base import Network
 from diffusionner.model.encoder import SentenceEncoding
 from diffusionner.settings import InferenceSettings, Settings
 
-LOWEST = -1e4  # the score of what cannot be
 EVEN = 1.5  # three times a probability of one half
 
 

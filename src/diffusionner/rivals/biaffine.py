@@ -13,11 +13,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from diffusionner.batching import Batch
-from diffusionner.model.biaffine import Biaffine, classification_loss, spans_of
+from diffusionner.model.biaffine import Biaffine, spans_of
 from diffusionner.model.encoder import SentenceEncoding
 from diffusionner.rivals.base import EVEN, Rival, table
 from diffusionner.settings import Settings
 from diffusionner.training.base import Objective
+from diffusionner.training.classification import classification_loss
 
 LEAST = 0.1  # probability of a candidate
 PER_WORD = 2  # candidates, at most

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from diffusionner.rivals.base import LOWEST
+from diffusionner.diffusion.span_counts import LOWEST
 from diffusionner.rivals.tags import BEGIN, END, INSIDE, OUTSIDE, PARTS, SINGLE, followers
 
 

@@ -19,8 +19,9 @@ from transformers import PreTrainedModel
 
 from diffusionner.batching import Batch
 from diffusionner.corpus import Sentence
+from diffusionner.diffusion.span_counts import LOWEST
 from diffusionner.model.encoder import SentenceEncoding
-from diffusionner.rivals.base import EVEN, LOWEST, Rival, perceptron, table
+from diffusionner.rivals.base import EVEN, Rival, perceptron, table
 from diffusionner.rivals.chains import Chains
 from diffusionner.rivals.tags import BEGIN, END, OUTSIDE, PARTS, SINGLE, deepest, tags_of
 from diffusionner.settings import Settings

@@ -20,11 +20,11 @@ from diffusionner.diffusion import (
 )
 from diffusionner.model import DenoisingNetwork, Prediction
 from diffusionner.model.base import Network
-from diffusionner.model.biaffine import classification_loss
 from diffusionner.model.decoder import PreparedSentence
 from diffusionner.model.initializer import Initial, candidates, initializer_loss
 from diffusionner.settings import Settings
 from diffusionner.training.base import NotFinite, Objective
+from diffusionner.training.classification import classification_loss, log_no_entity
 from diffusionner.training.matching import finite, match, matched_count, matching_cost, overlap
 
 SHARE_FROM_NOISE = 0.5  # of the sentences whose own draw begins there
@@ -98,9 +98,7 @@ class MatchingObjective(Objective[Predicted]):
         kinds = kinds.masked_fill(~positive, none)
         log_types = prediction.types.log_softmax(-1)
         of_gold = log_types.gather(-1, kinds[..., None])[..., 0]
-        # A span without an entity may be one of a type that nobody marked.
-        marked = F.pad(batch.looked_for, (0, 1))[:, None, None]  # [B, 1, 1, C + 1]
-        of_none = log_types.masked_fill(marked, -1e4).logsumexp(-1)
+        of_none = log_no_entity(log_types, batch.looked_for)
         weight = torch.where(positive, 1.0, self.training_settings.no_entity_weight)
         loss = -(torch.where(positive, of_gold, of_none) * weight).sum()
         words = prediction.left.shape[-1]

@@ -1,0 +1,248 @@
+"""Training with an initializer: the draws of its own, its loss, what is learned by heart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import combinations_with_replacement
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from models import by_heart
+
+from diffusionner import DiffusionNER
+from diffusionner.batching import Batch, EncodedCorpus
+from diffusionner.corpus import Sentence, collect_labels
+from diffusionner.diffusion import ddim_step
+from diffusionner.evaluation.scorer import score
+from diffusionner.model import DenoisingNetwork
+from diffusionner.model.initializer import (
+    candidates,
+    initializer_loss,
+)
+from diffusionner.model.pretrained import load_encoder, load_tokenizer
+from diffusionner.model.tensors import to_tensors
+from diffusionner.settings import Settings
+from diffusionner.training.objective import DenoisingObjective, NoisySpans
+from diffusionner.training.trainer import train
+
+CPU = torch.device("cpu")
+Make = Callable[..., tuple[DenoisingObjective, Batch[np.ndarray]]]
+
+
+@pytest.fixture
+def make(tiny_settings: Settings, still_encoder: Path, nested_sentences: list[Sentence]) -> Make:
+    """An objective over a network with an initializer, without dropout, and a batch."""
+
+    def build(*overrides: str) -> tuple[DenoisingObjective, Batch[np.ndarray]]:
+        still = ["encoder.dropout=0", "decoder.dropout=0", "decoder.initializer=true"]
+        settings = tiny_settings.override([*still, *overrides])
+        labels = collect_labels(nested_sentences)
+        torch.manual_seed(0)
+        network = DenoisingNetwork(load_encoder(str(still_encoder)), labels, settings)
+        tokenizer = load_tokenizer(still_encoder, limit=128)
+        corpus = EncodedCorpus(nested_sentences[:5], tokenizer, settings.encoder, labels)
+        return DenoisingObjective(network, settings), corpus.batch(np.arange(5))
+
+    return build
+
+
+def test_two_more_draws(make):
+    objective, batch = make("training.draws=3")
+    plain, _ = make("training.draws=3", "decoder.initializer=false")
+    assert (objective.draws, plain.draws) == (5, 3)
+    counts = np.array([2, 0, 1])
+    assert 3 * objective.denominator(counts) == 5 * plain.denominator(counts) == 5 * 9
+    keys = np.arange(5)
+    noisy, expected = objective.noise(batch, keys), plain.noise(batch, keys)
+    assert np.array_equal(noisy.spans, expected.spans), "the other draws are what they were"
+    assert np.array_equal(noisy.t[:, :3], expected.t)
+    assert noisy.t.dtype == np.int64
+    assert (noisy.t[:, 3] == 20).all()
+    assert noisy.beginning.shape == (5, 12, 2) and noisy.beginning.dtype == np.float32
+    drawn = [objective.noise(batch, keys + 5 * n) for n in range(400)]
+    later = np.concatenate([one.t[:, 4] for one in drawn])
+    from_noise = np.concatenate([one.from_noise for one in drawn])
+    assert from_noise.mean() == pytest.approx(0.5, abs=0.05)
+    for most, part in ((20, later[~from_noise]), (100, later[from_noise])):
+        assert part.min() == 1 and part.max() == most
+        shares = np.bincount(part)[1:] / len(part)
+        assert shares == pytest.approx(np.full(most, 1 / most), abs=0.03)
+
+
+@pytest.mark.parametrize("begin", ["candidates", "noise"])
+@pytest.mark.parametrize("kind", ["left-right", "left-width"])
+def test_the_own_draw_is_what_a_step_makes_of_its_beginning(make, kind, begin):
+    objective, batch = make(f"diffusion.coordinates={kind}")
+    network = objective.network.eval()
+    tensors = to_tensors(batch, CPU)
+    lengths = tensors.lengths[:, None]
+    schedule, coordinates = network.schedule, network.coordinates
+    with torch.no_grad():
+        sentence = network.encode(tensors)
+        if begin == "noise":
+            now, x = 100, torch.from_numpy(objective.noise(batch, batch.keys).beginning)
+        else:
+            now, x = (
+                20,
+                coordinates.encode(candidates(sentence.initial.spans, 12)[0], tensors.lengths),
+            )
+        prediction = network.denoise(sentence, x[:, None], torch.full((5, 1), now))
+    left, right = prediction.left.argmax(-1), prediction.right.argmax(-1)
+    restored = torch.stack([left, torch.maximum(left, right)], -1)
+    x0 = coordinates.encode(restored, lengths)
+    met = set()
+    from_noise = torch.full((5,), begin == "noise")
+    for later in (0, 1, 5, 10, 19, 20):
+        found = objective._own_draw(sentence, x, from_noise, torch.full((5,), later))
+        assert found.shape == (5, 12, 2)
+        alpha_bar = schedule.alpha_bar.tolist()
+        step = ddim_step(x[:, None], x0, alpha_bar[now], alpha_bar[later])
+        assert torch.equal(found, coordinates.decode(step, lengths)[:, 0]), later
+        if later == now:  # no step at all
+            assert torch.equal(found, coordinates.decode(x, tensors.lengths))
+        if later == 0:
+            assert torch.equal(found, restored[:, 0])
+        met.add(tuple(found.flatten().tolist()))
+    assert len(met) > 2
+
+
+def test_every_sentence_has_a_beginning_and_a_later_timestep_of_its_own(make):
+    objective, batch = make()
+    network = objective.network.eval()
+    with torch.no_grad():
+        sentence = network.encode(to_tensors(batch, CPU))
+    x = torch.from_numpy(objective.noise(batch, batch.keys).beginning)
+    later, from_noise = torch.tensor([1, 5, 10, 15, 20]), torch.tensor([1, 0, 1, 1, 0]).bool()
+    together = objective._own_draw(sentence, x, from_noise, later)
+    for row in range(5):
+        same = objective._own_draw(sentence, x, from_noise[row].expand(5), later[row].expand(5))
+        assert torch.equal(together[row], same[row])
+
+
+def tensors_of(noisy: NoisySpans) -> list[torch.Tensor]:
+    return [torch.from_numpy(array) for array in noisy.arrays()]
+
+
+def test_a_step_of_training(make):
+    """The draws of noise, the candidates and the own draw, each at its timestep."""
+    objective, batch = make("training.draws=2")
+    noisy = objective.noise(batch, batch.keys)
+    noisy.from_noise[:] = [True, False, True, False, False]
+    tensors = to_tensors(batch, CPU)
+    spans, t, beginning, from_noise = tensors_of(noisy)
+    with torch.no_grad():
+        step = objective.predict(tensors, spans, t, beginning, from_noise)
+        sentence = objective.network.encode(tensors)
+        assert torch.allclose(step.initial.spans, sentence.initial.spans, atol=1e-5)
+        assert step.spans.shape == (5, 4, 12, 2) and step.prediction.left.shape[:3] == (5, 4, 12)
+        assert torch.equal(step.spans[:, :2], spans)
+        chosen = candidates(sentence.initial.spans, 12)[0]
+        assert torch.equal(step.spans[:, 2], chosen)
+        x = objective.network.coordinates.encode(chosen, tensors.lengths)
+        x[[0, 2]] = beginning[[0, 2]]
+        own = objective._own_draw(sentence, x, from_noise, t[:, 3])
+        assert torch.equal(step.spans[:, 3], own)
+        for draw in range(4):
+            part = slice(draw, draw + 1)
+            alone = objective.network.decoder(sentence, step.spans[:, part], t[:, part])
+            assert torch.allclose(step.prediction.types[:, part], alone.types, atol=1e-5)
+        assert objective.costs(step, tensors).shape == (5, 4, 12, tensors.gold.shape[1])
+
+
+def test_the_initializers_loss_counts_as_much_as_the_spans_of_a_draw(make):
+    objective, batch = make()
+    noisy = objective.noise(batch, batch.keys)
+    tensors = to_tensors(batch, CPU)
+    with torch.no_grad():
+        step = objective.predict(tensors, *tensors_of(noisy))
+        costs = objective.costs(step, tensors).numpy()
+        assigned = torch.from_numpy(objective.assign(costs, batch.gold_counts))
+        whole = objective.loss(step, tensors, assigned)
+        own = initializer_loss(step.initial.spans, tensors.gold, tensors.gold_types >= 0)
+        step.initial = None
+        rest = objective.loss(step, tensors, assigned)
+        total = objective(tensors, noisy.arrays(), 4.0)
+    assert (whole - rest).item() == pytest.approx(12 * own.sum().item(), rel=1e-4)
+    assert total.item() == pytest.approx(whole.item() / 4, rel=1e-5)
+
+
+def test_a_typed_initializer_learns_the_type_of_every_span(make):
+    objective, batch = make("decoder.typed_initializer=true")
+    tensors = to_tensors(batch, CPU)
+    noisy = objective.noise(batch, batch.keys)
+    with torch.no_grad():
+        step = objective.predict(tensors, *tensors_of(noisy))
+        costs = objective.costs(step, tensors).numpy()
+        assigned = torch.from_numpy(objective.assign(costs, batch.gold_counts))
+        whole = objective.loss(step, tensors, assigned)
+        initial, step.initial = step.initial, None
+        rest = objective.loss(step, tensors, assigned)
+    expected = 0.0
+    for row, words in enumerate(batch.lengths.tolist()):
+        known = zip(batch.gold[row].tolist(), batch.gold_types[row].tolist(), strict=True)
+        gold = {tuple(span): kind for span, kind in known if kind >= 0}
+        for left, right in combinations_with_replacement(range(words), 2):
+            scores = [*initial.types[row, left, right].tolist(), 0.0]
+            kind = gold.get((left, right), len(scores) - 1)
+            expected += math.log(sum(map(math.exp, scores))) - scores[kind]
+    assert (whole - rest).item() == pytest.approx(12 * expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("typed", ["false", "true"])
+def test_gradients_reach_all_of_the_network(make, typed):
+    objective, batch = make(
+        "training.near=0.5",
+        "training.overlap_cost=1",
+        "decoder.reach=2",
+        f"decoder.typed_initializer={typed}",
+    )
+    noisy = objective.noise(batch, batch.keys)
+    objective(to_tensors(batch, CPU), noisy.arrays(), 1.0).backward()
+    for name, parameter in objective.network.named_parameters():
+        if not name.endswith("key.bias"):  # added to all keys alike it changes no softmax
+            assert parameter.grad is not None and (parameter.grad != 0).any(), name
+    assert "decoder.initializer.project.weight" in dict(objective.network.named_parameters())
+
+
+def test_the_first_step_of_the_own_draw_is_not_learned_from(make, monkeypatch):
+    objective, batch = make()
+    network = objective.network
+    denoise, learned = network.denoise, []
+    monkeypatch.setattr(
+        network, "denoise", lambda *a: (learned.append(torch.is_grad_enabled()), denoise(*a))[1]
+    )
+    objective(to_tensors(batch, CPU), objective.inputs(batch, batch.keys), 1.0).backward()
+    assert learned == [False]
+
+
+@pytest.mark.parametrize("typed", ["false", "true"])
+def test_learns_nested_sentences_by_heart(still_encoder, nested_sentences, tmp_path, typed):
+    settings = by_heart(nested_sentences, still_encoder, tmp_path).override(
+        [
+            "decoder.initializer=true",
+            f"decoder.typed_initializer={typed}",
+            "inference.start=candidates",
+            "training.draws=1",
+            "training.learning_rate=3e-3",
+            "training.epochs=90",
+            "training.evaluate_every=30",
+        ]
+    )
+    assert train(settings).best_f1 >= 0.95
+    ner = DiffusionNER.from_pretrained(settings.training.output, device="cpu")
+    corpus = EncodedCorpus(nested_sentences, ner.subwords, settings.encoder)
+    with torch.no_grad():
+        scores = ner.network.encode(to_tensors(corpus.batch(np.arange(32)), CPU)).initial.spans
+    right = 0
+    for own, sentence in zip(scores, nested_sentences, strict=True):
+        found = {(left, last + 1) for left, last in (own > 0).nonzero().tolist()}
+        right += found == {(start, end) for start, end, _ in sentence.entities}
+    assert right >= 30, "the likely spans are the entities, without the decoder"
+    gold = [s.entities for s in nested_sentences]
+    # The same model does all of it; a decoder that has learned from 24 spans misses a few entities
+    # when there are fewer.
+    for options in ({"steps": 3}, {"start": "noise"}, {"spans": "auto"}):
+        assert score(gold, ner.predict_sentences(nested_sentences, **options)).micro.f1 >= 0.85
