@@ -41,7 +41,8 @@ def ner(encoder_folder: Path) -> DiffusionNER:
 
 def about_file(folder: Path, **changes: object) -> Path:
     path = folder / "about.yaml"
-    path.write_text(yaml.safe_dump({**ABOUT, **changes}))
+    kept = {key: value for key, value in {**ABOUT, **changes}.items() if value is not None}
+    path.write_text(yaml.safe_dump(kept))
     return path
 
 
@@ -63,8 +64,9 @@ def test_corpora_are_read_as_the_file_says(tmp_path):
     (tmp_path / "r.yaml").write_text("sources: [{file: a.jsonl, labels: {dog: ANIMAL}}]")
     mapped = {"file": "a.jsonl", "labels": {"person": "PER", "group": "ORG"}, "last": 2}
     about = read_about(about_file(tmp_path, dev={"recipe": "r.yaml"}, tests={"t": mapped}))
-    assert [s.entities for s in about.dev.read()] == [[], [Span(2, 3, "ANIMAL")], []]
-    first, second = about.tests[0].read()
+    dev, mapped_corpus = about.corpora
+    assert [s.entities for s in dev.read()] == [[], [Span(2, 3, "ANIMAL")], []]
+    first, second = mapped_corpus.read()
     assert (first.entities, first.types) == ([Span(0, 1, "PER")], ("ORG", "PER"))
     assert second.words == ["y"]
 
@@ -75,7 +77,7 @@ def test_corpora_lie_in_a_folder_and_recipes_beside_the_file(tmp_path):
     (tmp_path / "r.yaml").write_text("sources: [{file: a.jsonl, labels: {dog: ANIMAL}}]")
     path = about_file(tmp_path, dev={"recipe": "r.yaml"}, tests={"t": {"file": "a.jsonl"}})
     about = read_about(path, tmp_path / "data")
-    assert len(about.dev.read()) == len(about.tests[0].read()) == 1
+    assert [len(one.read()) for one in about.corpora] == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -85,6 +87,7 @@ def test_corpora_lie_in_a_folder_and_recipes_beside_the_file(tmp_path):
         ({"use": 3}, "'use' must be text"),
         ({"tags": "ner"}, "'tags' must be a list"),
         ({"tests": []}, "'tests' must name corpora"),
+        ({"tests": {}, "dev": None}, "nothing to measure on"),
         ({"tests": {"dev": {"file": "a"}}}, "none of them dev"),
         ({"dev": "dev.jsonl"}, "expected 'file' or 'recipe'"),
         ({"dev": {"file": "a", "recipe": "b"}}, "expected 'file' or 'recipe'"),
@@ -111,8 +114,9 @@ def test_no_file_and_no_yaml(tmp_path, make):
 def test_the_files_of_the_shipped_models(name):
     about = read_about(RECIPES / f"{name}-card.yaml")
     assert all(about.texts.values())
-    assert about.tests and all(one.given.endswith("test.jsonl") for one in about.tests)
-    assert not about.dev.is_recipe or about.dev.path.exists()
+    tests = [one for one in about.corpora if one.name != "dev"]
+    assert tests and all(one.given.endswith("test.jsonl") for one in tests)
+    assert all(one.path.exists() for one in about.corpora if one.is_recipe)
 
 
 # --- Figures ----------------------------------------------------------------------------------
@@ -202,6 +206,19 @@ def test_a_model_without_initializer_starts_from_noise(encoder_folder, cli, tmp_
     assert "| candidates |" not in text and text.count("\n| noise | ") == 2
     assert "| MB of resident memory then | 321 |" in text
     assert "on 8 sentences" in text and "--data" not in text
+
+
+def test_a_model_that_was_trained_on_dev_too(ner, cli, tmp_path, quick_start):
+    """Curves are then over the first test."""
+    ner.save_pretrained(tmp_path / "full")
+    formats.write(tmp_path / "test.jsonl", labelled(ner, 8))
+    about = about_file(tmp_path, dev=None, tests={"web": {"file": "test.jsonl"}})
+    result = cli("card", tmp_path / "full", "--about", about, "--device", "cpu")
+    assert result.status == 0, result.err
+    text = (tmp_path / "full" / CARD).read_text(encoding="utf-8")
+    assert "on 8 sentences of web" in text
+    assert "### dev" not in text and "sentences of dev" not in text
+    assert list(registry.front_matter(tmp_path / "full" / CARD)["f1"]) == ["web"]
 
 
 def test_curves_and_seeds_are_what_they_say(ner, tmp_path, quick_start, cli):

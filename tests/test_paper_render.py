@@ -101,7 +101,7 @@ def test_ablations_share_a_run_of_the_preset(output):
     short = {"training.epochs": ABLATION_EPOCHS}
     default = fmean(scores(output, "genia", "diffusion", DEV, **short))
     for section, row in (
-        ("Parts of the span encoder", "all of it"),
+        ("Parts of the decoder", "all of it"),
         ("Variance schedule and T", "cosine, T = 1000"),
         ("Expansion and K", "repetition, K = 60"),
         ("Encoder", "e5-small"),

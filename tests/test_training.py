@@ -341,11 +341,21 @@ def test_the_format_of_the_corpora_can_be_told(tiny_settings, tmp_path):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
-@pytest.mark.parametrize("method", typing.get_args(typing.get_type_hints(Settings)["method"]))
+@pytest.mark.parametrize(
+    "method",
+    [
+        *(
+            [f"method={name}"]
+            for name in typing.get_args(typing.get_type_hints(Settings)["method"])
+        ),
+        ["decoder.reach=3", "decoder.initializer=true", "decoder.typed_initializer=true"],
+    ],
+    ids=lambda changes: changes[0].split("=")[-1],
+)
 def test_graphed_gradients_are_those_of_the_plain_network(tiny_settings, method):
     settings = tiny_settings.override(
         [
-            f"method={method}",
+            *method,
             "training.cuda_graphs=true",
             "training.precision=float32",
             "encoder.dropout=0",

@@ -43,8 +43,7 @@ class Corpus:
 class About:
     texts: dict[str, str]
     lists: dict[str, list[str]]
-    dev: Corpus
-    tests: list[Corpus]
+    corpora: list[Corpus]  # dev first, if the model has one; curves are over the first
 
 
 def read_about(path: Path, folder: Path | None = None) -> About:
@@ -53,10 +52,15 @@ def read_about(path: Path, folder: Path | None = None) -> About:
     Wrong or missing keys are a DataError.
     """
     given = merging.read_yaml(path)
-    keys = {*TEXTS, *LISTS, "dev", "tests"}
-    if not isinstance(given, dict) or given.keys() != keys:
-        wrong = ", ".join(sorted(keys ^ given.keys())) if isinstance(given, dict) else "all of them"
-        raise DataError(f"{path} must have {', '.join(sorted(keys))}; missing or unknown: {wrong}")
+    keys = {*TEXTS, *LISTS, "tests"}
+    if not isinstance(given, dict) or given.keys() - {"dev"} != keys:
+        wrong = "all of them"
+        if isinstance(given, dict):
+            wrong = ", ".join(sorted(keys ^ (given.keys() - {"dev"})))
+        raise DataError(
+            f"{path} must have {', '.join(sorted(keys))}, and perhaps dev; "
+            f"missing or unknown: {wrong}"
+        )
     for key in TEXTS:
         if not isinstance(given[key], str):
             raise DataError(f"{path}: '{key}' must be text")
@@ -66,13 +70,13 @@ def read_about(path: Path, folder: Path | None = None) -> About:
     if not isinstance(given["tests"], dict) or "dev" in given["tests"]:
         raise DataError(f"{path}: 'tests' must name corpora, none of them dev; write {_EXAMPLE}")
     places = path.parent, path.parent if folder is None else folder
-    corpora = {"dev": given["dev"], **given["tests"]}
-    dev, *tests = [_corpus(str(k), v, f"{path}, {k}", *places) for k, v in corpora.items()]
+    corpora = {key: given[key] for key in ("dev",) if key in given} | given["tests"]
+    if not corpora:
+        raise DataError(f"{path}: nothing to measure on; give 'dev', or write {_EXAMPLE}")
     return About(
         {key: given[key].strip() for key in TEXTS},
         {key: list(map(str, given[key])) for key in LISTS},
-        dev,
-        tests,
+        [_corpus(str(k), v, f"{path}, {k}", *places) for k, v in corpora.items()],
     )
 
 

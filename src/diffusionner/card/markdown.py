@@ -28,8 +28,8 @@ def render(
         "## Scores\nStrict: boundaries and type must both be right. Percent; in brackets the 95% "
         "interval of a bootstrap over sentences. Settings are the model's own: "
         f"{_own(settings)}.",
-        *(_scores(one, figures.corpora[one.name]) for one in (about.dev, *about.tests)),
-        _curves(figures),
+        *(_scores(one, figures.corpora[one.name]) for one in about.corpora),
+        _curves(about.corpora[0].name, figures),
         _calibration(figures),
         _cost(figures),
         f"Written by\n```bash\n{command}\n```",
@@ -81,12 +81,12 @@ def _row(name: str, counts: Counts, interval: Interval) -> list[str]:
     return [name, precision, recall, f"{f1} ({low} to {high})", str(counts.gold)]
 
 
-def _curves(figures: Figures) -> str:
+def _curves(corpus: str, figures: Figures) -> str:
     mean, deviation = spread(figures.seeds)
     return "\n\n".join(
         [
             f"## Steps, spans and noise\nF1 on {figures.curve_sentences} sentences of "
-            "dev, one setting changed at a time.",
+            f"{corpus}, one setting changed at a time.",
             _curve("steps γ", STEPS, figures.steps),
             _curve("spans K", SPANS, figures.spans),
             f"From noise, over the seeds {SEEDS[0]} to {SEEDS[-1]}: {mean:.2f} ± {deviation:.2f} "

@@ -51,8 +51,8 @@ class Speed:
 class Figures:
     """F1 in percent, by the start of the reverse process where there are several."""
 
-    corpora: dict[str, model.Measured]  # dev first
-    curve_sentences: int  # of dev, that the following are over
+    corpora: dict[str, model.Measured]
+    curve_sentences: int  # of the first of them, that the following are over
     steps: dict[str, list[float]]  # F1 at each of STEPS
     spans: dict[str, list[float]]  # F1 at each of SPANS
     seeds: list[float]  # F1 from noise, for each of SEEDS
@@ -64,14 +64,14 @@ class Figures:
 def measure(
     folder: Path, ner: DiffusionNER, about: About, device: str, most: int | None, tell: Tell
 ) -> Figures:
-    """most: sentences of dev for all but the scores."""
-    corpora = {one.name: one.read() for one in (about.dev, *about.tests)}
+    """most: sentences of the first corpus for all but the scores."""
+    corpora = {one.name: one.read() for one in about.corpora}
     measured = {
         name: model.measure(ner, sentences, (name, folder.name), Resampling(), partial(tell, name))
         for name, sentences in corpora.items()
     }
-    dev = corpora[about.dev.name]
-    some = dev if most is None else sample.draw(dev, min(most, len(dev)))
+    first = corpora[about.corpora[0].name]
+    some = first if most is None else sample.draw(first, min(most, len(first)))
     starts = ("candidates", "noise") if ner.settings.decoder.initializer else ("noise",)
 
     def curve(what: str, values: Sequence[Any], start: str) -> list[float]:

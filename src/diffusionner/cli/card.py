@@ -19,7 +19,10 @@ def card(
     ] = None,
     sentences: Annotated[
         int | None,
-        typer.Option(min=1, help="Of dev, for the curves and the speed.  [default: all]"),
+        typer.Option(
+            min=1,
+            help="Of dev or else the first test, for the curves and the speed.  [default: all]",
+        ),
     ] = None,
     device: options.Device = None,
 ) -> None:
@@ -27,9 +30,9 @@ def card(
 
     The YAML file has what cannot be measured, as text: `description`, `language`, `license`, `use`,
     `limits` and `training` (data and licences); the lists `tags` and `datasets`; and the corpora:
-    `dev`, and under `tests` any others by name. A corpus is a `file`, or the `recipe` of a
-    merged one; `last: N` takes its last sentences, and `labels` says what its labels are for
-    the model: others are not counted, neither in gold nor in predictions.
+    under `tests` any by name, and `dev`, unless the model was trained on it. A corpus is a
+    `file`, or the `recipe` of a merged one; `last: N` takes its last sentences, and `labels` says
+    what its labels are for the model: others are not counted, neither in gold nor in predictions.
 
     Example: `diffusionner card runs/model --about card.yaml --data corpora`
     """

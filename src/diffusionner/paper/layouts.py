@@ -122,7 +122,7 @@ def efficiency_points() -> list[tuple[str, str, Point, Point]]:
 def ablations(table: Table, shown: Shown) -> Sheet:
     titles = {
         "encoder": "Encoder",
-        "module": "Parts of the span encoder",
+        "module": "Parts of the decoder",
         "schedule": "Variance schedule and T",
         "expansion": "Expansion and K",
     }
