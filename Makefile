@@ -10,6 +10,8 @@ demo: .venv/ready
 	  "Ada Lovelace wrote to Charles Babbage from London on 10 July 1843." \
 	  "yo just saw taylor swift at the O2 in london" \
 	  "The University of Maryland is in College Park, not far from Washington."
+	$(BIN)/diffusionner predict --model bio \
+	  "Mutation of the NF-kappa B binding site abolished induction of the IL-2 gene by CD28."
 
 test: .venv/ready
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile

@@ -20,7 +20,7 @@ from diffusionner.model_folder import CARD as CARD_FILE
 from diffusionner.settings import Settings
 from diffusionner.training.trainer import Trainer
 
-SHIPPED = ("en",)
+SHIPPED = ("en", "bio")
 TEXT = "Ada Lovelace met Charles Babbage in London ."
 CARD = """---
 language: en
@@ -260,7 +260,7 @@ def test_a_shipped_model_is_small_and_has_a_card(name):
     folder = registry.shipped()[name]
     assert (folder / "model.safetensors").stat().st_size <= 45e6
     about = registry.describe(name).about
-    assert about["license"] and about["description"] and about["f1"]["dev"] > 0
+    assert about["license"] and about["description"] and all(f1 > 40 for f1 in about["f1"].values())
     text = (folder / CARD_FILE).read_text(encoding="utf-8")
     for part in ("Intended use", "Limits", "Training data and licences", "Calibration"):
         assert f"## {part}\n" in text
@@ -270,6 +270,16 @@ def test_a_shipped_model_is_small_and_has_a_card(name):
     ("name", "text", "expected"),
     [
         ("en", "Ada Lovelace met Charles Babbage in London.", {("Ada Lovelace", "PER")}),
+        (
+            "bio",
+            "The NF-kappa B binding site in the IL-2 promoter is active in human T cells.",
+            {
+                ("NF-kappa B", "protein"),
+                ("NF-kappa B binding site", "DNA"),
+                ("IL-2 promoter", "DNA"),
+                ("human T cells", "cell_type"),
+            },
+        ),
     ],
 )
 def test_a_shipped_model_finds_the_obvious(name, text, expected):
