@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from accelerate import init_empty_weights
 from safetensors import SafetensorError
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from diffusionner.errors import CheckpointError, WriteError
 from diffusionner.files import bytes_writer, write_together
 from diffusionner.inference.calibration import Calibration
 from diffusionner.methods import network_class
+from diffusionner.model import bert
 from diffusionner.model.base import Network
-from diffusionner.model.pretrained import build_encoder, load_tokenizer, position_limit
+from diffusionner.model.encoder import Transformer
 from diffusionner.model_folder import new_config, read_config
 from diffusionner.packing import pack, read_tensors, unpack
 from diffusionner.settings import Settings
@@ -50,6 +53,8 @@ def save(
 
 
 def tokenizer_files(tokenizer: SubwordTokenizer) -> dict[str, bytes]:
+    if tokenizer.files is not None:
+        return tokenizer.files
     with tempfile.TemporaryDirectory() as scratch:
         try:
             tokenizer.hf.save_pretrained(scratch)
@@ -76,25 +81,53 @@ def tensor_writer(
     return write
 
 
+class _Unfilled(TorchFunctionMode):
+    """Weights stay as they are allocated: random ones take time, and memory once they are written,
+    only to be replaced."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", None) == nn.init.__name__:
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return func(*args, **kwargs)
+
+
 def load(folder: str | Path) -> tuple[Network, SubwordTokenizer, Settings]:
     """The network (on the CPU, float32, in eval mode) with its tokenizer and settings."""
     folder = Path(folder)
     config = read_config(folder, "encoder_config")
     settings = Settings.from_dict(config["settings"], str(folder / "config.json"))
     try:
-        # Without weights: random ones would take time and memory, only to be replaced.
-        with init_empty_weights(include_buffers=False):
-            transformer = build_encoder(config["encoder_config"])
+        with _Unfilled():
+            transformer = _build_encoder(config["encoder_config"])
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{folder / 'config.json'}: encoder_config describes no encoder that the installed "
             f"transformers knows ({error}); update transformers or restore the file"
         ) from error
-    with init_empty_weights(include_buffers=False):
+    with _Unfilled():
         network = network_class(settings.method)(transformer, config["labels"], settings)
     load_weights(network, folder / "model.safetensors", assign=True)
-    tokenizer = load_tokenizer(folder, position_limit(transformer.config))
-    return network.eval(), tokenizer, settings
+    return network.eval(), _read_tokenizer(folder, transformer), settings
+
+
+def _build_encoder(config: dict[str, Any]) -> Transformer:
+    if bert.fits(config):
+        return bert.Bert(config)
+    from diffusionner.model.pretrained import build_encoder
+
+    return build_encoder(config)
+
+
+def _read_tokenizer(folder: Path, transformer: Transformer) -> SubwordTokenizer:
+    if isinstance(transformer, bert.Bert):
+        with suppress(OSError, ValueError):  # which transformers can read, or says what it is
+            return SubwordTokenizer.read(folder, transformer.config.max_position_embeddings)
+    from diffusionner.model.pretrained import load_tokenizer, position_limit
+
+    return load_tokenizer(folder, position_limit(transformer.config))
 
 
 def load_weights(network: Network, path: Path, assign: bool = False) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +18,7 @@ MAX_PIECES = 48  # subwords read of one word: nothing but garbage is longer
 CHARACTER_CODES = 512  # 0 pads; code points below 255 have their own code, others share the rest
 MOST_KNOWN = 200_000  # words that are remembered before all are forgotten
 CHUNK = 4096  # words tokenised at a time
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
 @dataclass(frozen=True)
@@ -104,29 +109,62 @@ class SubwordTokenizer:
     suffix: list[int]
     pad: int
     unknown: int
-    hf: Any = None  # the Hugging Face tokenizer around it, where there is one
+    files: dict[str, bytes] | None = None  # of the Hugging Face tokenizer, where it was read so
     lexicons: dict[int, Lexicon] = field(default_factory=dict, repr=False)  # by their width
 
     @classmethod
     def of(cls, tokenizer: Any, limit: int) -> SubwordTokenizer:
         """From a (fast) Hugging Face tokenizer."""
-        # Special tokens are found by example: families differ in what they put around a sentence.
-        bare = tokenizer("a", add_special_tokens=False)["input_ids"]
-        full = tokenizer("a")["input_ids"]
-        at = next(i for i in range(len(full)) if full[i : i + len(bare)] == bare)
-        pad = tokenizer.pad_token_id or 0
-        backend = tokenizer.backend_tokenizer
+        backend, pad = tokenizer.backend_tokenizer, tokenizer.pad_token_id
+        found = cls._of_backend(backend, limit, pad, tokenizer.unk_token_id)
+        found.__dict__["hf"] = tokenizer
+        return found
+
+    @classmethod
+    def read(cls, folder: Path, limit: int) -> SubwordTokenizer:
+        """The same from the files of one, without transformers, which takes long to import.
+
+        OSError or ValueError where a file is missing or not as it should be.
+        """
+        files = {name: (folder / name).read_bytes() for name in TOKENIZER_FILES}
+        said = json.loads(files[TOKENIZER_FILES[1]])
+        try:
+            backend = Tokenizer.from_str(files[TOKENIZER_FILES[0]].decode())
+        except Exception as error:  # tokenizers has no exception class of its own
+            raise ValueError(str(error)) from error
+
+        def number(name: str) -> int | None:
+            token = said.get(name)
+            token = token["content"] if isinstance(token, dict) else token
+            return None if token is None else backend.token_to_id(token)
+
+        found = cls._of_backend(backend, limit, number("pad_token"), number("unk_token"))
+        found.files = files
+        return found
+
+    @classmethod
+    def _of_backend(
+        cls, backend: Tokenizer, limit: int, pad: int | None, unknown: int | None
+    ) -> SubwordTokenizer:
         backend.no_truncation()
         backend.no_padding()
-        return cls(
-            backend=backend,
-            limit=limit,
-            prefix=full[:at],
-            suffix=full[at + len(bare) :],
-            pad=pad,
-            unknown=tokenizer.unk_token_id or pad,
-            hf=tokenizer,
-        )
+        # Special tokens are found by example: families differ in what they put around a sentence.
+        bare = backend.encode("a", add_special_tokens=False).ids
+        full = backend.encode("a").ids
+        at = next(i for i in range(len(full)) if full[i : i + len(bare)] == bare)
+        return cls(backend, limit, full[:at], full[at + len(bare) :], pad or 0, unknown or pad or 0)
+
+    @cached_property
+    def hf(self) -> Any:
+        """The Hugging Face tokenizer around it; None where there is none."""
+        if self.files is None:
+            return None
+        from transformers import AutoTokenizer
+
+        with tempfile.TemporaryDirectory() as folder:
+            for name, content in self.files.items():
+                (Path(folder) / name).write_bytes(content)
+            return AutoTokenizer.from_pretrained(folder, local_files_only=True)
 
     @property
     def special_count(self) -> int:

@@ -145,7 +145,7 @@ def test_attributes(rich_pair):
     assert isinstance(ner.engine, OnnxEngine)
     assert ner.labels == LABELS
     assert ner.settings == torch_ner.settings
-    bare = {"backend": None, "hf": None, "lexicons": {}}
+    bare = {"backend": None, "files": None, "lexicons": {}}
     assert replace(ner.subwords, **bare) == replace(torch_ner.subwords, **bare)
 
 

@@ -29,6 +29,7 @@ from diffusionner.bench.timing import Tell
 from diffusionner.corpus import Sentence
 from diffusionner.errors import SettingsError
 from diffusionner.fingerprint import fingerprint
+from diffusionner.model.pretrained import load_encoder
 from diffusionner.model_folder import read_config
 from diffusionner.settings import Settings
 
@@ -251,8 +252,8 @@ def _encoder_folder(subjects: Sequence[Subject], scratch: Path) -> Path | None:
         trained = [subject for subject in subjects if not subject.exported]
         if not trained:
             return None
-        ner = trained[0].load_plain()
-        shapes.write_pretrained(ner.encoder.transformer, ner.tokenizer, folder)
+        tokenizer = trained[0].load_plain().tokenizer
+        shapes.write_pretrained(load_encoder(str(trained[0].folder)), tokenizer, folder)
     return folder
 
 

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from diffusionner.batching import Batch
 from diffusionner.corpus import Sentence
-from diffusionner.model.encoder import SentenceEncoder, SentenceEncoding
+from diffusionner.model.encoder import SentenceEncoder, SentenceEncoding, Transformer
 from diffusionner.settings import InferenceSettings, Settings
 
 if TYPE_CHECKING:
@@ -30,9 +29,7 @@ class Network(nn.Module, ABC):
     # What the names of weights begin with that are of the types, in their order.
     of_types: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(
-        self, transformer: PreTrainedModel, labels: Sequence[str], settings: Settings
-    ) -> None:
+    def __init__(self, transformer: Transformer, labels: Sequence[str], settings: Settings) -> None:
         super().__init__()
         self.labels = list(labels)
         self.encoder = SentenceEncoder(transformer, settings.encoder)

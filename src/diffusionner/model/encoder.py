@@ -6,15 +6,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import PreTrainedModel
 
 from diffusionner.batching import Batch
 from diffusionner.settings import EncoderSettings
 from diffusionner.subwords import CHARACTER_CODES
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from diffusionner.model.bert import Bert
+
+# In words: transformers takes seconds to import, and inference may do without (see bert.py).
+Transformer: TypeAlias = "PreTrainedModel | Bert"
 
 
 @dataclass
@@ -88,7 +96,7 @@ class BiLSTM(nn.Module):
 class SentenceEncoder(nn.Module):
     """Runs once per sentence; its output serves every denoising step."""
 
-    def __init__(self, transformer: PreTrainedModel, settings: EncoderSettings) -> None:
+    def __init__(self, transformer: Transformer, settings: EncoderSettings) -> None:
         super().__init__()
         self.transformer = transformer
         self.pooling = settings.pooling

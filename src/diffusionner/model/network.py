@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from diffusionner.batching import Batch
 from diffusionner.diffusion import (
@@ -30,6 +29,7 @@ from diffusionner.model.decoder import (
     check_heads,
     read_out,
 )
+from diffusionner.model.encoder import Transformer
 from diffusionner.model.initializer import Initial, candidates
 from diffusionner.model.tensors import to_device
 from diffusionner.settings import InferenceSettings, Settings
@@ -55,9 +55,7 @@ class DenoisingNetwork(Network):
         *(f"decoder.initializer.types.{name}" for name in Biaffine.of_types),
     )
 
-    def __init__(
-        self, transformer: PreTrainedModel, labels: Sequence[str], settings: Settings
-    ) -> None:
+    def __init__(self, transformer: Transformer, labels: Sequence[str], settings: Settings) -> None:
         super().__init__(transformer, labels, settings)
         self.schedule = Schedule(settings.diffusion.schedule, settings.diffusion.timesteps)
         self.coordinates = Coordinates(settings.diffusion.coordinates, settings.diffusion.scale)

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import PreTrainedModel
 
 from diffusionner.batching import Batch
 from diffusionner.diffusion.span_counts import LOWEST
@@ -27,7 +26,7 @@ from diffusionner.model.decoder import (
     rows_of,
     sinusoidal_table,
 )
-from diffusionner.model.encoder import SentenceEncoding
+from diffusionner.model.encoder import SentenceEncoding, Transformer
 from diffusionner.rivals.base import Rival, perceptron, table
 from diffusionner.settings import DecoderSettings, InferenceSettings, Settings
 from diffusionner.training.base import Objective
@@ -39,9 +38,7 @@ PER_WORD = 2  # at most, lest a sentence never ends
 class GeneratingNetwork(Rival):
     of_types = ("generator.types.", "generator.classifier.3.")
 
-    def __init__(
-        self, transformer: PreTrainedModel, labels: Sequence[str], settings: Settings
-    ) -> None:
+    def __init__(self, transformer: Transformer, labels: Sequence[str], settings: Settings) -> None:
         super().__init__(transformer, labels, settings)
         size = self.encoder.hidden_size
         check_heads(size, settings.decoder)

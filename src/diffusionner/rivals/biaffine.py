@@ -10,11 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from diffusionner.batching import Batch
 from diffusionner.model.biaffine import Biaffine, spans_of
-from diffusionner.model.encoder import SentenceEncoding
+from diffusionner.model.encoder import SentenceEncoding, Transformer
 from diffusionner.rivals.base import EVEN, Rival, table
 from diffusionner.settings import Settings
 from diffusionner.training.base import Objective
@@ -28,9 +27,7 @@ class BiaffineNetwork(Rival):
     phi = EVEN
     of_types = tuple(f"biaffine.{name}" for name in Biaffine.of_types)
 
-    def __init__(
-        self, transformer: PreTrainedModel, labels: Sequence[str], settings: Settings
-    ) -> None:
+    def __init__(self, transformer: Transformer, labels: Sequence[str], settings: Settings) -> None:
         super().__init__(transformer, labels, settings)
         self.biaffine = Biaffine(
             self.encoder.hidden_size, len(self.labels) + 1, settings.decoder.dropout

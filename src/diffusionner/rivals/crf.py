@@ -15,12 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import PreTrainedModel
 
 from diffusionner.batching import Batch
 from diffusionner.corpus import Sentence
 from diffusionner.diffusion.span_counts import LOWEST
-from diffusionner.model.encoder import SentenceEncoding
+from diffusionner.model.encoder import SentenceEncoding, Transformer
 from diffusionner.rivals.base import EVEN, Rival, perceptron, table
 from diffusionner.rivals.chains import Chains
 from diffusionner.rivals.tags import BEGIN, END, OUTSIDE, PARTS, SINGLE, deepest, tags_of
@@ -34,9 +33,7 @@ class TaggingNetwork(Rival):
     phi = EVEN
     of_types = ("emissions.3.", "chains.")
 
-    def __init__(
-        self, transformer: PreTrainedModel, labels: Sequence[str], settings: Settings
-    ) -> None:
+    def __init__(self, transformer: Transformer, labels: Sequence[str], settings: Settings) -> None:
         super().__init__(transformer, labels, settings)
         self.levels = 1 if settings.decoder.levels == "auto" else settings.decoder.levels
         self.chains = Chains(self.levels, len(self.labels))

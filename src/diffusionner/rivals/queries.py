@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from diffusionner.batching import Batch
 from diffusionner.model.decoder import (
@@ -20,7 +19,7 @@ from diffusionner.model.decoder import (
     check_heads,
     read_out,
 )
-from diffusionner.model.encoder import SentenceEncoding
+from diffusionner.model.encoder import SentenceEncoding, Transformer
 from diffusionner.rivals.base import Rival
 from diffusionner.settings import DecoderSettings, Settings
 from diffusionner.training.matching import matching_cost
@@ -42,9 +41,7 @@ class QueryDecoder(SpanDecoder):
 class QueryNetwork(Rival):
     of_types = (f"decoder.{CLASSIFIER}",)
 
-    def __init__(
-        self, transformer: PreTrainedModel, labels: Sequence[str], settings: Settings
-    ) -> None:
+    def __init__(self, transformer: Transformer, labels: Sequence[str], settings: Settings) -> None:
         super().__init__(transformer, labels, settings)
         size = self.encoder.hidden_size
         check_heads(size, settings.decoder)

@@ -1,0 +1,130 @@
+"""BERT for inference: what transformers' BertModel computes, with the same names of weights.
+
+transformers is what trains; but importing its models takes twice as long as all else that reading
+a trained model takes, and a third of the memory. So a BERT, which nearly all small encoders are,
+does without.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+# What else a config can say changes nothing without training, a decoder or a head.
+_AS_IMPLEMENTED = {
+    "model_type": ("bert",),
+    "hidden_act": ("gelu",),
+    "position_embedding_type": ("absolute", None),
+    "is_decoder": (False, None),
+    "add_cross_attention": (False, None),
+}
+
+
+def fits(config: Any) -> bool:
+    """Whether the encoder of that config is one of these."""
+    return isinstance(config, dict) and all(
+        config.get(key) in values for key, values in _AS_IMPLEMENTED.items()
+    )
+
+
+class BertConfig:
+    """The part of transformers' BertConfig that is used here, and the rest to be saved again."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self.values = values
+        self.model_type: str = values["model_type"]
+        self.vocab_size: int = values["vocab_size"]
+        self.hidden_size: int = values["hidden_size"]
+        self.num_hidden_layers: int = values["num_hidden_layers"]
+        self.num_attention_heads: int = values["num_attention_heads"]
+        self.intermediate_size: int = values["intermediate_size"]
+        self.max_position_embeddings: int = values["max_position_embeddings"]
+        self.type_vocab_size: int = values["type_vocab_size"]
+        self.layer_norm_eps: float = values["layer_norm_eps"]
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError("num_attention_heads does not divide hidden_size")
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(self.values)
+
+
+class Encoded(NamedTuple):
+    last_hidden_state: Tensor  # [B, L, h]
+
+
+class Bert(nn.Module):
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__()
+        self.config = BertConfig(config)
+        self.embeddings = _Embeddings(self.config)
+        layers = (_Layer(self.config) for _ in range(self.config.num_hidden_layers))
+        self.encoder = nn.Module()
+        self.encoder.layer = nn.ModuleList(layers)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Encoded:
+        """input_ids [B, L]; attention_mask [B, L], or [B, 1, 1, L] of bool."""
+        mask = attention_mask
+        if mask.dim() == 2:
+            mask = mask.bool()[:, None, None]
+        states = self.embeddings(input_ids)
+        for layer in self.encoder.get_submodule("layer").children():
+            states = layer(states, mask)
+        return Encoded(states)
+
+
+class _Embeddings(nn.Module):
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        size = config.hidden_size
+        self.word_embeddings = nn.Embedding(config.vocab_size, size)
+        self.position_embeddings = nn.Embedding(config.max_position_embeddings, size)
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, size)
+        self.LayerNorm = nn.LayerNorm(size, eps=config.layer_norm_eps)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """[B, L] → [B, L, h]; all of a sentence is of the first type."""
+        states = self.word_embeddings(ids) + self.token_type_embeddings.weight[0]
+        states = states + self.position_embeddings.weight[: ids.shape[1]]
+        normed: Tensor = self.LayerNorm(states)
+        return normed
+
+
+class _Layer(nn.Module):
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        size, inner = config.hidden_size, config.intermediate_size
+        self.heads = config.num_attention_heads
+        of_self = {name: nn.Linear(size, size) for name in ("query", "key", "value")}
+        self.attention = nn.ModuleDict(
+            {"self": nn.ModuleDict(of_self), "output": _Output(size, size, config.layer_norm_eps)}
+        )
+        self.intermediate = nn.ModuleDict({"dense": nn.Linear(size, inner)})
+        self.output = _Output(inner, size, config.layer_norm_eps)
+
+    def forward(self, states: Tensor, mask: Tensor) -> Tensor:
+        """[B, L, h], mask [B, 1, 1, L] → [B, L, h]"""
+        projections = self.attention["self"]
+        query, key, value = (
+            projections[name](states).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # type: ignore[index]
+            for name in ("query", "key", "value")
+        )
+        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        states = self.attention["output"](attended.transpose(1, 2).flatten(2), states)
+        inner = F.gelu(self.intermediate["dense"](states))
+        closed: Tensor = self.output(inner, states)
+        return closed
+
+
+class _Output(nn.Module):
+    """A projection added to what went in, normalised."""
+
+    def __init__(self, inner: int, size: int, eps: float) -> None:
+        super().__init__()
+        self.dense = nn.Linear(inner, size)
+        self.LayerNorm = nn.LayerNorm(size, eps=eps)
+
+    def forward(self, inner: Tensor, states: Tensor) -> Tensor:
+        normed: Tensor = self.LayerNorm(self.dense(inner) + states)
+        return normed

@@ -1,0 +1,123 @@
+"""BERT without transformers: the same weights, the same states, and nothing slow to import."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from models import lively_model
+from transformers import AutoTokenizer, BertModel
+
+from diffusionner import DiffusionNER
+from diffusionner.checkpoint import tokenizer_files
+from diffusionner.model.bert import Bert, fits
+from diffusionner.model.pretrained import load_encoder
+from diffusionner.subwords import SubwordTokenizer
+
+TEXT = "Ada Lovelace met Charles Babbage in London ."
+
+
+@pytest.fixture
+def folder(encoder_folder, tmp_path) -> Path:
+    lively_model(encoder_folder).save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def change_encoder(folder: Path, **changes: object) -> None:
+    file = folder / "config.json"
+    config = json.loads(file.read_text())
+    config["encoder_config"] |= changes
+    file.write_text(json.dumps(config))
+
+
+def found(ner: DiffusionNER) -> list[tuple[object, ...]]:
+    return [(e.start, e.end, e.label, e.score) for e in ner(TEXT)]
+
+
+def test_states_are_those_of_transformers(encoder_folder):
+    theirs = load_encoder(str(encoder_folder)).eval()
+    ours = Bert(theirs.config.to_dict())
+    ours.load_state_dict(theirs.state_dict())  # the same names
+    ids = torch.randint(5, 60, (3, 17), generator=torch.Generator().manual_seed(0))
+    mask = torch.arange(17) < torch.tensor([17, 9, 1])[:, None]
+    with torch.inference_mode():
+        expected = theirs(input_ids=ids, attention_mask=mask.long()).last_hidden_state[mask]
+        for given in (mask.long(), mask[:, None, None]):
+            states = ours(input_ids=ids, attention_mask=given).last_hidden_state[mask]
+            assert torch.allclose(states, expected, atol=1e-6)
+    assert expected.std() > 0.1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model_type": "roberta"},
+        {"hidden_act": "relu"},
+        {"position_embedding_type": "relative_key"},
+        {"is_decoder": True},
+    ],
+)
+def test_what_is_left_to_transformers(encoder_folder, changes):
+    config = load_encoder(str(encoder_folder)).config.to_dict()
+    assert fits(config) and not fits(config | changes)
+
+
+def test_a_model_of_another_kind_is_read_by_transformers(folder):
+    before = found(DiffusionNER.from_pretrained(folder, "cpu"))
+    change_encoder(folder, hidden_act="relu")
+    ner = DiffusionNER.from_pretrained(folder, "cpu")
+    assert isinstance(ner.encoder.transformer, BertModel) and found(ner) != before
+
+
+def test_both_find_the_same(folder, monkeypatch):
+    ner = DiffusionNER.from_pretrained(folder, "cpu")
+    assert isinstance(ner.encoder.transformer, Bert)
+    monkeypatch.setattr("diffusionner.model.bert.fits", lambda _: False)
+    theirs = DiffusionNER.from_pretrained(folder, "cpu")
+    assert isinstance(theirs.encoder.transformer, BertModel)
+    assert found(ner) == [(*rest, pytest.approx(score)) for *rest, score in found(theirs)] != []
+
+
+def test_nothing_slow_is_imported(folder):
+    code = (
+        "import sys; from diffusionner import DiffusionNER; "
+        f"DiffusionNER.from_pretrained({str(folder)!r}, 'cpu')({TEXT!r}); "
+        "print([m for m in ('transformers', 'accelerate', 'sympy') if m in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+def test_a_model_that_was_read_can_be_written_without_its_folder(folder, tmp_path):
+    ner = DiffusionNER.from_pretrained(folder, "cpu")
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    for file in folder.iterdir():
+        file.unlink()
+    ner.save_pretrained(tmp_path / "copy")
+    assert {file.name: file.read_bytes() for file in (tmp_path / "copy").iterdir()} == before
+    assert ner.tokenizer.tokenize("ada") == ["a", "##d", "##a"]
+
+
+def test_the_tokenizer_is_that_of_transformers(encoder_folder):
+    theirs = SubwordTokenizer.of(AutoTokenizer.from_pretrained(encoder_folder), 128)
+    ours = SubwordTokenizer.read(encoder_folder, 128)
+    for name in ("limit", "prefix", "suffix", "pad", "unknown"):
+        assert getattr(ours, name) == getattr(theirs, name)
+    words = ["Ada", "1,000", "naïve", "—", "日本"]
+    pairs = zip(ours.pieces_of_each(words), theirs.pieces_of_each(words), strict=True)
+    assert all((one == other).all() for one, other in pairs)
+    assert tokenizer_files(ours).keys() <= tokenizer_files(theirs).keys()
+
+
+def test_a_tokenizer_in_other_files_is_read_by_transformers(folder):
+    """As of an older version: without what names the special tokens."""
+    expected = found(DiffusionNER.from_pretrained(folder, "cpu"))
+    (folder / "tokenizer_config.json").write_text("{")
+    with pytest.raises(Exception, match="tokenizer"):
+        DiffusionNER.from_pretrained(folder, "cpu")
+    (folder / "tokenizer_config.json").unlink()
+    assert found(DiffusionNER.from_pretrained(folder, "cpu")) == expected
