@@ -14,6 +14,7 @@ from transformers import AutoTokenizer, BertModel
 
 from diffusionner import DiffusionNER
 from diffusionner.checkpoint import tokenizer_files
+from diffusionner.errors import CheckpointError, EncoderError
 from diffusionner.model.bert import Bert, fits
 from diffusionner.model.pretrained import load_encoder
 from diffusionner.subwords import SubwordTokenizer
@@ -73,6 +74,24 @@ def test_a_model_of_another_kind_is_read_by_transformers(folder):
     assert isinstance(ner.encoder.transformer, BertModel) and found(ner) != before
 
 
+@pytest.mark.parametrize(
+    ("part", "changes"),
+    [
+        ("encoder_config", {"vocab_size": 10**15}),
+        ("encoder_config", {"num_attention_heads": 7}),
+        ("encoder_config", {"hidden_size": None}),
+        ("decoder", {"feedforward": 10**15}),
+    ],
+)
+def test_sizes_that_cannot_be(folder, part, changes):
+    file = folder / "config.json"
+    config = json.loads(file.read_text())
+    (config["settings"] if part == "decoder" else config)[part] |= changes
+    file.write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        DiffusionNER.from_pretrained(folder, "cpu")
+
+
 def test_both_find_the_same(folder, monkeypatch):
     ner = DiffusionNER.from_pretrained(folder, "cpu")
     assert isinstance(ner.encoder.transformer, Bert)
@@ -117,7 +136,7 @@ def test_a_tokenizer_in_other_files_is_read_by_transformers(folder):
     """As of an older version: without what names the special tokens."""
     expected = found(DiffusionNER.from_pretrained(folder, "cpu"))
     (folder / "tokenizer_config.json").write_text("{")
-    with pytest.raises(Exception, match="tokenizer"):
+    with pytest.raises(EncoderError, match="cannot load the tokenizer"):
         DiffusionNER.from_pretrained(folder, "cpu")
     (folder / "tokenizer_config.json").unlink()
     assert found(DiffusionNER.from_pretrained(folder, "cpu")) == expected

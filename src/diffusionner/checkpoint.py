@@ -102,13 +102,19 @@ def load(folder: str | Path) -> tuple[Network, SubwordTokenizer, Settings]:
     try:
         with _Unfilled():
             transformer = _build_encoder(config["encoder_config"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(
             f"{folder / 'config.json'}: encoder_config describes no encoder that the installed "
             f"transformers knows ({error}); update transformers or restore the file"
         ) from error
-    with _Unfilled():
-        network = network_class(settings.method)(transformer, config["labels"], settings)
+    try:
+        with _Unfilled():
+            network = network_class(settings.method)(transformer, config["labels"], settings)
+    except RuntimeError as error:  # a size that no memory has room for
+        raise CheckpointError(
+            f"{folder / 'config.json'}: its settings describe no network ({error}); restore it "
+            "from a good copy"
+        ) from error
     load_weights(network, folder / "model.safetensors", assign=True)
     return network.eval(), _read_tokenizer(folder, transformer), settings
 

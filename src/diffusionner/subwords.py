@@ -128,6 +128,8 @@ class SubwordTokenizer:
         """
         files = {name: (folder / name).read_bytes() for name in TOKENIZER_FILES}
         said = json.loads(files[TOKENIZER_FILES[1]])
+        if not isinstance(said, dict):
+            raise ValueError(f"{TOKENIZER_FILES[1]} has no names in it")
         try:
             backend = Tokenizer.from_str(files[TOKENIZER_FILES[0]].decode())
         except Exception as error:  # tokenizers has no exception class of its own
@@ -135,7 +137,7 @@ class SubwordTokenizer:
 
         def number(name: str) -> int | None:
             token = said.get(name)
-            token = token["content"] if isinstance(token, dict) else token
+            token = token.get("content") if isinstance(token, dict) else token
             return None if token is None else backend.token_to_id(token)
 
         found = cls._of_backend(backend, limit, number("pad_token"), number("unk_token"))
