@@ -18,7 +18,7 @@ MAX_PIECES = 48  # subwords read of one word: nothing but garbage is longer
 CHARACTER_CODES = 512  # 0 pads; code points below 255 have their own code, others share the rest
 MOST_KNOWN = 200_000  # words that are remembered before all are forgotten
 CHUNK = 4096  # words tokenised at a time
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+BACKEND_FILE, NAMES_FILE = "tokenizer.json", "tokenizer_config.json"
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,21 @@ class Lexicon:
             self.known.update(zip(chunk, range(len(self.known), 10**9), strict=False))
 
 
+def parse_backend(content: bytes) -> Tokenizer:
+    """A tokenizer.json; ValueError where it is none."""
+    try:
+        return _bare(Tokenizer.from_str(content.decode()))
+    except Exception as error:  # tokenizers has no exception class of its own
+        raise ValueError(str(error)) from error
+
+
+def _bare(backend: Tokenizer) -> Tokenizer:
+    """Lengths are our business."""
+    backend.no_truncation()
+    backend.no_padding()
+    return backend
+
+
 @dataclass
 class SubwordTokenizer:
     """Subwords of words, and what stands around a sentence."""
@@ -115,9 +130,9 @@ class SubwordTokenizer:
     @classmethod
     def of(cls, tokenizer: Any, limit: int) -> SubwordTokenizer:
         """From a (fast) Hugging Face tokenizer."""
-        backend, pad = tokenizer.backend_tokenizer, tokenizer.pad_token_id
+        backend, pad = _bare(tokenizer.backend_tokenizer), tokenizer.pad_token_id
         found = cls._of_backend(backend, limit, pad, tokenizer.unk_token_id)
-        found.__dict__["hf"] = tokenizer
+        found.hf = tokenizer
         return found
 
     @classmethod
@@ -126,14 +141,10 @@ class SubwordTokenizer:
 
         OSError or ValueError where a file is missing or not as it should be.
         """
-        files = {name: (folder / name).read_bytes() for name in TOKENIZER_FILES}
-        said = json.loads(files[TOKENIZER_FILES[1]])
+        files = {name: (folder / name).read_bytes() for name in (BACKEND_FILE, NAMES_FILE)}
+        backend, said = parse_backend(files[BACKEND_FILE]), json.loads(files[NAMES_FILE])
         if not isinstance(said, dict):
-            raise ValueError(f"{TOKENIZER_FILES[1]} has no names in it")
-        try:
-            backend = Tokenizer.from_str(files[TOKENIZER_FILES[0]].decode())
-        except Exception as error:  # tokenizers has no exception class of its own
-            raise ValueError(str(error)) from error
+            raise ValueError(f"{NAMES_FILE} has no names in it")
 
         def number(name: str) -> int | None:
             token = said.get(name)
@@ -148,8 +159,6 @@ class SubwordTokenizer:
     def _of_backend(
         cls, backend: Tokenizer, limit: int, pad: int | None, unknown: int | None
     ) -> SubwordTokenizer:
-        backend.no_truncation()
-        backend.no_padding()
         # Special tokens are found by example: families differ in what they put around a sentence.
         bare = backend.encode("a", add_special_tokens=False).ids
         full = backend.encode("a").ids
@@ -161,12 +170,12 @@ class SubwordTokenizer:
         """The Hugging Face tokenizer around it; None where there is none."""
         if self.files is None:
             return None
-        from transformers import AutoTokenizer
+        from diffusionner.model.pretrained import load_tokenizer
 
         with tempfile.TemporaryDirectory() as folder:
             for name, content in self.files.items():
                 (Path(folder) / name).write_bytes(content)
-            return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            return load_tokenizer(folder, self.limit, offline=True).hf
 
     @property
     def special_count(self) -> int:

@@ -29,7 +29,7 @@ from diffusionner.bench.timing import Tell
 from diffusionner.corpus import Sentence
 from diffusionner.errors import SettingsError
 from diffusionner.fingerprint import fingerprint
-from diffusionner.model.pretrained import load_encoder
+from diffusionner.model.pretrained import load_encoder, load_tokenizer, position_limit
 from diffusionner.model_folder import read_config
 from diffusionner.settings import Settings
 
@@ -252,8 +252,9 @@ def _encoder_folder(subjects: Sequence[Subject], scratch: Path) -> Path | None:
         trained = [subject for subject in subjects if not subject.exported]
         if not trained:
             return None
-        tokenizer = trained[0].load_plain().tokenizer
-        shapes.write_pretrained(load_encoder(str(trained[0].folder)), tokenizer, folder)
+        transformer = load_encoder(str(trained[0].folder))
+        tokenizer = load_tokenizer(trained[0].folder, position_limit(transformer.config))
+        shapes.write_pretrained(transformer, tokenizer.hf, folder)
     return folder
 
 

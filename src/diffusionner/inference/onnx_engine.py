@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tokenizers import Tokenizer
 
 from diffusionner.batching import Batch
 from diffusionner.diffusion import (
@@ -29,7 +28,7 @@ from diffusionner.diffusion.span_counts import AUTO, LOWEST, likely
 from diffusionner.errors import CheckpointError
 from diffusionner.model_folder import DENOISER_FILE, ENCODER_FILE, read_config
 from diffusionner.settings import InferenceSettings, Settings
-from diffusionner.subwords import SubwordTokenizer
+from diffusionner.subwords import BACKEND_FILE, SubwordTokenizer, parse_backend
 
 TOKENIZER_NUMBERS = ("limit", "prefix", "suffix", "pad", "unknown")  # in config.json
 PART = 8  # windows that are worth a processor of their own
@@ -176,13 +175,11 @@ def load(folder: Path) -> tuple[OnnxEngine, SubwordTokenizer, Settings]:
         )
     settings = Settings.from_dict(config["settings"], str(file))
     numbers = _tokenizer_numbers(config.get("tokenizer"), file)
-    path = folder / "tokenizer.json"
+    path = folder / BACKEND_FILE
     try:
-        backend = Tokenizer.from_file(str(path))
-    except Exception as error:  # tokenizers has no exception class of its own
+        backend = parse_backend(path.read_bytes())
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}); export the model again") from error
-    backend.no_truncation()
-    backend.no_padding()
     tokenizer = SubwordTokenizer(backend=backend, **numbers)
     return OnnxEngine(folder, config["labels"], settings), tokenizer, settings
 

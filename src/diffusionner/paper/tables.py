@@ -65,7 +65,7 @@ class Table:
         return tuple(dict.fromkeys(name for need in self.needs for name in need.corpora))
 
 
-ABLATION_EPOCHS = 3  # there are many; in three the presets come within 1% of their best
+ABLATION_EPOCHS = 3  # there are many; after three a preset is within a point of its best
 
 
 def ablation(*changes: tuple[str, Any], title: str, encoder: str | None = None) -> Variant:
