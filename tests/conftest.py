@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -24,6 +25,13 @@ from diffusionner.inference.torch_engine import TorchEngine
 from diffusionner.model import DenoisingNetwork
 from diffusionner.model.pretrained import load_encoder, load_tokenizer
 from diffusionner.settings import Settings
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """All tests are of the CPU, whatever the machine has; `pytest -m gpu` runs those of a GPU."""
+    config.addinivalue_line("markers", "gpu: needs a GPU; run by `pytest -m gpu` alone")
+    if config.getoption("markexpr") != "gpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -63,7 +63,8 @@ def full(count: int, spans: int) -> torch.Tensor:
 
 # Tensors
 
-DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, no_gpu])]
 
 
 @pytest.mark.parametrize("name", [*DEVICES, "meta"])  # meta: shapes and types without content

@@ -8,7 +8,6 @@ import torch
 
 from diffusionner.model.pointer import pointer_scores
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="kernels need a GPU")
 SHAPES = [(1, 1, 1, 8), (2, 7, 5, 40), (3, 60, 33, 384), (1, 180, 17, 1024)]
 
 
@@ -41,7 +40,8 @@ def test_scores_are_the_formula(shape, sign, trained):
     assert found.requires_grad == trained
 
 
-@needs_gpu
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="kernels need a GPU")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_kernels_are_the_formula(shape, dtype):

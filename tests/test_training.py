@@ -340,6 +340,7 @@ def test_the_format_of_the_corpora_can_be_told(tiny_settings, tmp_path):
     assert (data.train[0].words, data.labels) == (["Ada", "met"], ["PER"])
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
 @pytest.mark.parametrize(
     "changes",

@@ -19,7 +19,7 @@ from diffusionner import DiffusionNER, formats
 from diffusionner.bench import machine, sample, shapes
 from diffusionner.bench.subjects import Subject
 from diffusionner.bench.throughput import Loaded
-from diffusionner.bench.timing import Summary, timed, uncounted_turns
+from diffusionner.bench.timing import Summary, timed
 from diffusionner.corpus import Sentence, check_labels
 from diffusionner.errors import DiffusionNERError
 from diffusionner.evaluation.scorer import compare, pair_up
@@ -89,8 +89,6 @@ def speed(loaded: Loaded, sentences: Sequence[Sentence], options: dict[str, Any]
     device = loaded.subject.device
     chosen = _enough(loaded, sentences, options)
     task = loaded.words_task(chosen, options)
-    for _ in range(uncounted_turns(device)):
-        timed(task, device)
     seconds = [timed(task, device) for _ in range(TURNS)]
     summary = Summary.of([len(chosen) / taken for taken in seconds])
     return {
@@ -103,7 +101,10 @@ def speed(loaded: Loaded, sentences: Sequence[Sentence], options: dict[str, Any]
 def _enough(
     loaded: Loaded, sentences: Sequence[Sentence], options: dict[str, Any]
 ) -> list[Sentence]:
-    """An even sample, or the corpus several times, so that a turn is long enough to time."""
+    """An even sample, or the corpus several times, so that a turn is long enough to time.
+
+    What was tried last are turns of it that do not count: memory and kernels are made in them.
+    """
     device = loaded.subject.device
     count = min(len(sentences), loaded.ner.settings.inference.batch_size)
     while True:
