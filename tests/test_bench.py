@@ -405,7 +405,7 @@ def test_the_plain_network_runs_once_for_all_precisions(lively_folder: Path, mon
 
     monkeypatch.setattr(Subject, "load_plain", noted)
     request = Request(
-        EXCERPT, (lively_folder,), None, Settings(), None, "cpu", ("bf16",),
+        EXCERPT, (lively_folder,), None, Settings(), None, "cpu", ("bf16",), False,
         Axes((1, 5), (60,), (8,), 1, 60, 8), 1, 0.05, (), 10, False,
     )  # fmt: skip
     subjects = [Subject("lively", lively_folder, "cpu")]

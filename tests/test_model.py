@@ -22,6 +22,7 @@ from diffusionner.inference.predictor import Task, predict
 from diffusionner.inference.torch_engine import TorchEngine
 from diffusionner.model import DenoisingNetwork, Prediction
 from diffusionner.model.encoder import BiLSTM, pool_subwords
+from diffusionner.model.network import Restored, noise_source
 from diffusionner.model.pretrained import load_encoder, load_tokenizer
 from diffusionner.model.tensors import to_device, to_tensors
 from diffusionner.settings import EncoderSettings, InferenceSettings, Settings
@@ -59,6 +60,12 @@ def tensors_of(corpus: EncodedCorpus, *steps: int) -> Batch[torch.Tensor]:
 def full(count: int, spans: int) -> torch.Tensor:
     """As many spans for every sentence."""
     return torch.ones(count, spans, dtype=torch.bool)
+
+
+def reverse(network, batch, settings: InferenceSettings, slots: torch.Tensor, *given) -> Restored:
+    noise = noise_source(batch.keys, settings.seed, CPU)
+    with torch.inference_mode():
+        return network.reverse(network.encoder(batch), settings, slots, noise, *given)
 
 
 # Tensors
@@ -136,7 +143,7 @@ def test_the_sentence_is_encoded_once(build, tokenizer, nested_sentences):
     network.decoder.register_forward_hook(lambda *_: count("decoder"))
     for steps in (1, 2, 9):
         calls.update(encoder=0, decoder=0)
-        network.reverse(batch, InferenceSettings(steps=steps), full(3, 6))
+        reverse(network, batch, InferenceSettings(steps=steps), full(3, 6))
         assert calls == {"encoder": 1, "decoder": steps}
 
 
@@ -235,7 +242,7 @@ def test_steps_seed_and_noise_matter(build, tokenizer, nested_sentences):
     base, slots = InferenceSettings(steps=4), full(4, 12)
 
     def types(options: InferenceSettings) -> torch.Tensor:
-        return network.reverse(batch, options, slots).predictions[-1].types
+        return reverse(network, batch, options, slots).predictions[-1].types
 
     scores = types(base)
     assert torch.equal(scores, types(base))
@@ -258,7 +265,7 @@ def test_every_step_has_noise_of_its_own(build, tokenizer, nested_sentences, mon
         return prediction
 
     monkeypatch.setattr(network, "denoise", recording)
-    last = network.reverse(batch, InferenceSettings(steps=4, eta=eta, seed=5), full(3, 7))
+    last = reverse(network, batch, InferenceSettings(steps=4, eta=eta, seed=5), full(3, 7))
     assert [t for _, t, _ in seen] == [100, 75, 50, 25] and last.predictions == [seen[-1][2]]
 
     def noise(step: int) -> torch.Tensor:
@@ -280,7 +287,7 @@ def test_given_spans_replace_the_noise(build, tokenizer, nested_sentences):
     batch = tensors_of(corpus)
     given = torch.tensor([[[0, 2], [1, 1]], [[2, 4], [0, 0]]])
     options = InferenceSettings(steps=1)
-    prediction = network.reverse(batch, options, full(2, 2), given, start=40).predictions[0]
+    prediction = reverse(network, batch, options, full(2, 2), given, 40).predictions[0]
     with torch.no_grad():
         t = torch.full((2, 1), 40)
         direct = network.decoder(network.encode(batch), given[:, None], t)

@@ -50,6 +50,16 @@ def test_every_ablation_is_a_run_of_its_own(tmp_path):
     assert changes == {"diffusion.schedule": "linear", "training.epochs": 3}
 
 
+def test_speed_is_of_short_runs_with_one_seed(tmp_path):
+    for table in find(["efficiency", "steps"]):
+        found = jobs(table, sources(tmp_path), 3)
+        kinds = {job.name: {one.kind for one in job.points.values()} for job in found}
+        timed = {name for name, measured in kinds.items() if "speed" in measured}
+        assert timed and all(kinds[name] == {"speed"} for name in timed)
+        assert all(name.endswith(("/epochs=2/0", "/bert-large/0")) for name in timed)
+        assert any(name.endswith("/default/2") for name in kinds)
+
+
 def test_the_first_seed_of_all_comes_first(tmp_path):
     seeds = [job.seed for job in jobs("nested", sources(tmp_path), seeds=3)]
     assert seeds == sorted(seeds) and set(seeds) == {0, 1, 2}

@@ -137,7 +137,11 @@ SPEED_AT_5 = point("speed", steps=5)
 
 
 def test_epochs_until_nearly_the_best(output):
-    runs = [r for r in Records.load(output).all if r.id.startswith("genia-crf-s")]
+    runs = [
+        r
+        for r in Records.load(output).all
+        if r.id.startswith("genia-crf-s") and not r.values["changes"]
+    ]
     first = []
     for run in runs:
         best = max(epoch["f1"] for epoch in run.epochs)

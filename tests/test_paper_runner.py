@@ -19,7 +19,7 @@ from diffusionner.paper.progress import Occupancy
 from diffusionner.paper.records import path_of, read
 from diffusionner.paper.runner import Overview, Runner
 from diffusionner.paper.sources import Sources
-from diffusionner.paper.tables import DEV, SPEED, TEST, Need, Table, point, shape_point
+from diffusionner.paper.tables import DEV, TEST, Need, Table, point, shape_point
 
 # Stands in for `diffusionner train` and for the worker: an epoch a line, a state to resume from.
 STUB = """
@@ -143,20 +143,6 @@ def test_new_points_do_not_train_again(place):
     assert outcome.done == 1 and shelf(place).record(chosen[0]).has(point("score", steps=5))
     assert shelf(place).record(chosen[0]).has(TEST)
     assert len([one for one in calls(place) if one["what"][1] == "train"]) == before
-
-
-def test_speed_is_measured_of_another_seed_if_the_weights_of_the_first_are_gone(place):
-    run(place, only=["genia/diffusion"])
-    timed = Table("timed", "", (Need(("genia",), points=(DEV, SPEED)),))
-    (first,) = jobs(timed, found(place), 1)
-    (shelf(place).folder(first) / "model.safetensors").unlink()
-    chosen, outcome = run(place, timed, seeds=2)
-    assert outcome.done == 2 and not outcome.left
-    assert [shelf(place).record(job).has(SPEED) for job in chosen] == [False, True]
-    before = calls(place)
-    (shelf(place).folder(chosen[1]) / "model.safetensors").unlink()
-    _, outcome = run(place, timed, seeds=1)
-    assert outcome.done == 1 and calls(place) == before
 
 
 def test_interrupted_and_continued(place):

@@ -50,6 +50,7 @@ class Request:
     format: str | None
     device: str
     precisions: tuple[str, ...]
+    cuda_graphs: bool
     axes: Axes
     repeats: int
     seconds: float
@@ -76,6 +77,7 @@ def run(request: Request, tell: Tell, save: Save) -> dict[str, Any]:
             "words_per_sentence": sum(len(s.words) for s in sentences) / len(sentences),
         },
         "repeats": request.repeats,
+        "cuda_graphs": request.cuda_graphs,
     }
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
@@ -189,12 +191,13 @@ def _subjects(
             read_config(path)  # a wrong one is told now, not after the others are measured
         names = [_name(path, request.models) for path in request.models]
         pairs = zip(names, request.models, strict=True)
-        return [Subject(name, path, request.device) for name, path in pairs]
+        graphs = request.cuda_graphs
+        return [Subject(name, path, request.device, False, graphs) for name, path in pairs]
     tell("random weights", 0, 1)
     encoder, folder = scratch / "encoder", scratch / "model"
     shapes.write_encoder(request.shape, sentences, encoder)
     shapes.write_model(encoder, sentences, request.settings, folder)
-    return [Subject(request.shape, folder, request.device, random=True)]
+    return [Subject(request.shape, folder, request.device, True, request.cuda_graphs)]
 
 
 def _name(path: Path, others: Sequence[Path]) -> str:

@@ -17,7 +17,7 @@ from diffusionner.batching import EncodedCorpus
 from diffusionner.bench.throughput import Loaded, transformer_inputs
 from diffusionner.bench.timing import Summary, Tell, synchronise, uncounted_turns
 from diffusionner.corpus import Entity, Sentence
-from diffusionner.diffusion import gaussian_noise, mix_keys
+from diffusionner.diffusion import span_noise
 from diffusionner.diffusion.span_counts import span_counts, span_slots
 from diffusionner.inference.decoding import Found, deduplicate, resolve_overlaps
 from diffusionner.inference.pipeline import DiffusionNER
@@ -114,8 +114,7 @@ def _pass(
         with clock.stage("collate"):
             arrays = corpus.batch(chosen, step)
             slots = span_slots(span_counts(arrays.lengths, spans))
-            keys = mix_keys(arrays.keys, inference.seed)
-            noise = gaussian_noise(mix_keys(keys, 0), 1, slots.shape[1], 2)
+            noise = span_noise(arrays.keys, inference.seed, 0, slots.shape[1])
         with clock.stage("copy"):
             batch = to_tensors(arrays, device)
             visible, x = to_device([slots, noise], device)

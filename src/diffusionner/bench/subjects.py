@@ -22,6 +22,7 @@ class Subject:
     folder: Path
     device: str
     random: bool = False  # its weights are
+    cuda_graphs: bool = False
 
     @property
     def exported(self) -> bool:
@@ -37,7 +38,9 @@ class Subject:
     def load(self, precision: str | None = None) -> DiffusionNER:
         if self.exported:
             return DiffusionNER.from_pretrained(self.folder, "cpu")
-        return DiffusionNER.from_pretrained(self.folder, self.device, precision=precision)
+        return DiffusionNER.from_pretrained(
+            self.folder, self.device, precision=precision, cuda_graphs=self.cuda_graphs
+        )
 
     def load_plain(self) -> DiffusionNER:
         """The same weights on the CPU, without anything that makes them faster."""

@@ -46,6 +46,10 @@ def bench(
         str | None,
         typer.Option(help="bf16, float32 or both.  [default: what the device is used with]"),
     ] = None,
+    cuda_graphs: Annotated[
+        bool,
+        typer.Option("--cuda-graphs", help="Launch the steps of a batch as a whole, on a GPU."),
+    ] = False,
     device: options.Device = None,
     repeats: Annotated[int, typer.Option(help="Turns over all measurements.", min=1)] = 5,
     seconds: Annotated[
@@ -111,6 +115,7 @@ def bench(
         format=format,
         device=device,
         precisions=tuple(_list(precision or "")),
+        cuda_graphs=cuda_graphs,
         axes=Axes(
             steps=tuple(_numbers("--steps", steps)),
             spans=tuple(one if one == "auto" else _number("--spans", one) for one in _list(spans)),

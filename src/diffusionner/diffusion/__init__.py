@@ -2,7 +2,7 @@
 
 from diffusionner.diffusion.coordinates import Coordinates
 from diffusionner.diffusion.expansion import expand
-from diffusionner.diffusion.noise import gaussian_noise, mix_keys, uniform_noise
+from diffusionner.diffusion.noise import gaussian_noise, mix_keys, span_noise, uniform_noise
 from diffusionner.diffusion.sampler import (
     ddim_step,
     reverse_process,
@@ -18,6 +18,7 @@ __all__ = [
     "gaussian_noise",
     "mix_keys",
     "reverse_process",
+    "span_noise",
     "timestep_sequence",
     "uniform_noise",
 ]

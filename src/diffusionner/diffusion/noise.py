@@ -49,3 +49,8 @@ def gaussian_noise(keys: np.ndarray, *shape: int) -> np.ndarray:
     A longer shape repeats a shorter one's numbers and goes on: K spans are the first K of 2K.
     """
     return ndtri(uniform_noise(keys, *shape)).astype(np.float32)
+
+
+def span_noise(keys: np.ndarray, seed: int, step: int, spans: int) -> np.ndarray:
+    """What inference draws for a step, 0 being the start: [..., 1, K, 2]. keys: of sentences."""
+    return gaussian_noise(mix_keys(keys, seed, step), 1, spans, 2)

@@ -19,9 +19,8 @@ from diffusionner.batching import Batch
 from diffusionner.diffusion import (
     Coordinates,
     Schedule,
-    gaussian_noise,
-    mix_keys,
     reverse_process,
+    span_noise,
     timestep_sequence,
 )
 from diffusionner.diffusion.span_counts import AUTO, LOWEST, likely
@@ -107,10 +106,9 @@ class OnnxEngine:
                 slots = likely(slots, scores)
         spans = max(1, int(slots.sum(1).max()))  # a sentence's are the first ones
         slots = slots[:, :spans]
-        keys = mix_keys(inputs["keys"], settings.seed)
 
         def noise(step: int, count: int) -> np.ndarray:  # [B, 1, K, 2]
-            return gaussian_noise(mix_keys(keys, step), 1, count, 2)
+            return span_noise(inputs["keys"], settings.seed, step, count)
 
         if given is None:
             x = noise(0, spans)

@@ -60,8 +60,11 @@ class Reader:
         self.ended = False
 
     def advance(self, sentences: int | None = None) -> bool:
-        """Read that many more (as chunks grow); whether it is enough for a chunk."""
-        limit = min(self.enough, self.held + (sentences or GROWTH * self.step))
+        """Read that many more; whether it is enough for a chunk.
+
+        By default as many as a batch has: more at a time, and a device waits for the next launch.
+        """
+        limit = min(self.enough, self.held + (sentences or self.step))
         while self.held < limit and not self.ended:
             given = next(self.items, None)
             if given is None:

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from diffusionner.batching import Batch
 from diffusionner.errors import SettingsError, nearest
+from diffusionner.inference.graphs import GraphedDecoding
 from diffusionner.model.base import Network
+from diffusionner.model.network import DenoisingNetwork
 from diffusionner.model.tensors import to_device, to_tensors
 from diffusionner.settings import InferenceSettings
 
@@ -20,11 +22,16 @@ PRECISIONS = {"float32": torch.float32, "bf16": torch.bfloat16}
 
 class TorchEngine:
     def __init__(
-        self, network: Network, device: str | None = None, precision: str | None = None
+        self,
+        network: Network,
+        device: str | None = None,
+        precision: str | None = None,
+        cuda_graphs: bool = False,
     ) -> None:
         """device: where to move the network; None leaves it as it is, being trained perhaps.
 
-        precision: None = bf16 on a GPU, float32 on a CPU.
+        precision: None = bf16 on a GPU, float32 on a CPU. cuda_graphs: record what follows the
+        encoder, on a GPU, where the network denoises.
         """
         self.network = network
         self.labels = network.labels
@@ -33,6 +40,9 @@ class TorchEngine:
         if device is not None:
             self._move(device)
             self._round(precision or ("bf16" if device.startswith("cuda") else "float32"))
+        self.graphs: GraphedDecoding | None = None
+        if cuda_graphs and isinstance(self.running, DenoisingNetwork):
+            self.graphs = GraphedDecoding(self.running)
 
     @property
     def subword_step(self) -> int:
@@ -89,9 +99,11 @@ class TorchEngine:
         autocast = torch.autocast(device.type, torch.bfloat16, enabled=mixed)
         try:
             with torch.inference_mode(), autocast:
+                tensors = to_tensors(batch, device)
+                if self.graphs is not None and given is None:
+                    return _fetch(self.graphs.find(batch, tensors, settings, slots))
                 (counted,) = to_device([slots], device)
                 spans = None if given is None else to_device([given], device)[0]
-                tensors = to_tensors(batch, device)
                 return _fetch(network.find(tensors, settings, counted, spans, start))
         finally:
             if was_training:

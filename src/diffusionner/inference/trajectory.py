@@ -13,9 +13,8 @@ from diffusionner.batching import Batch, EncodedCorpus
 from diffusionner.diffusion import (
     Coordinates,
     Schedule,
-    gaussian_noise,
-    mix_keys,
     reverse_process,
+    span_noise,
     timestep_sequence,
 )
 from diffusionner.diffusion.span_counts import span_counts, span_slots
@@ -81,11 +80,10 @@ def _noisy(
     schedule = Schedule(diffusion.schedule, diffusion.timesteps)
     coordinates = Coordinates(diffusion.coordinates, diffusion.scale)
     lengths = batch.lengths[:, None]
-    keys = mix_keys(batch.keys, inference.seed)
     given = iter(tables)
 
     def noise(step: int) -> np.ndarray:  # [1, 1, K, 2]
-        return gaussian_noise(mix_keys(keys, step), 1, tables.shape[1], 2)
+        return span_noise(batch.keys, inference.seed, step, tables.shape[1])
 
     def denoise(x: np.ndarray, t: int) -> tuple[np.ndarray, np.ndarray]:
         return coordinates.encode(_restored(next(given))[None, None], lengths), x

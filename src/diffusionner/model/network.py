@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,9 +14,8 @@ from diffusionner.batching import Batch
 from diffusionner.diffusion import (
     Coordinates,
     Schedule,
-    gaussian_noise,
-    mix_keys,
     reverse_process,
+    span_noise,
     timestep_sequence,
 )
 from diffusionner.diffusion.span_counts import AUTO, likely
@@ -29,10 +29,12 @@ from diffusionner.model.decoder import (
     check_heads,
     read_out,
 )
-from diffusionner.model.encoder import Transformer
+from diffusionner.model.encoder import SentenceEncoding, Transformer
 from diffusionner.model.initializer import Initial, candidates
 from diffusionner.model.tensors import to_device
 from diffusionner.settings import InferenceSettings, Settings
+
+Noise = Callable[[int, int], Tensor]  # number of the step, spans → [B, 1, K, 2]
 
 if TYPE_CHECKING:
     from diffusionner.training.objective import DenoisingObjective
@@ -100,7 +102,20 @@ class DenoisingNetwork(Network):
         given: Tensor | None = None,
         start: int | None = None,
     ) -> Tensor:
-        restored = self.reverse(batch, settings, slots, given, start)
+        noise = noise_source(batch.keys, settings.seed, batch.lengths.device)
+        return self.decode(self.encoder(batch), settings, slots, noise, given, start)
+
+    def decode(
+        self,
+        encoding: SentenceEncoding,
+        settings: InferenceSettings,
+        slots: Tensor,
+        noise: Noise,
+        given: Tensor | None = None,
+        start: int | None = None,
+    ) -> Tensor:
+        """All that follows the encoder: what `find` gives."""
+        restored = self.reverse(encoding, settings, slots, noise, given, start)
         tables = [
             read_out(prediction, restored.slots, restored.initial)
             for prediction in restored.predictions
@@ -110,9 +125,10 @@ class DenoisingNetwork(Network):
     @torch.inference_mode()
     def reverse(
         self,
-        batch: Batch[Tensor],
+        encoding: SentenceEncoding,
         settings: InferenceSettings,
         slots: Tensor,
+        noise: Noise,
         given: Tensor | None = None,
         start: int | None = None,
     ) -> Restored:
@@ -122,15 +138,10 @@ class DenoisingNetwork(Network):
         slots: [B, K] true where a sentence has a span; given: [B, K, 2] word indices (left,
         right), taken as the noisy spans of timestep `start`.
         """
-        sentence = self.encode(batch)
-        keys = mix_keys(batch.keys, settings.seed)
-        lengths = batch.lengths[:, None]
+        sentence = self.decoder.prepare(encoding)
+        lengths = encoding.lengths[:, None]
         # A fixed number is all there is: attention is faster without a mask.
         masked = settings.spans == AUTO or given is not None
-
-        def noise(step: int, count: int) -> Tensor:  # [B, 1, K, 2]
-            (made,) = to_device([gaussian_noise(mix_keys(keys, step), 1, count, 2)], lengths.device)
-            return made
 
         if given is None and settings.start == "candidates":
             assert sentence.initial is not None
@@ -157,3 +168,8 @@ class DenoisingNetwork(Network):
         )
         counting = predictions if settings.average_steps else predictions[-1:]
         return Restored(counting, slots, sentence.initial)
+
+
+def noise_source(keys: np.ndarray, seed: int, device: torch.device) -> Noise:
+    """What the host draws for each step, on a device."""
+    return lambda step, count: to_device([span_noise(keys, seed, step, count)], device)[0]

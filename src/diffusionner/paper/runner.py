@@ -84,7 +84,6 @@ class Runner:
     def run(self) -> Outcome:
         for job in self.jobs:
             self.shelf.keep_points(job)  # what was measured by one that was killed
-        self._hand_over()
         try:
             beside = [job for job in self.jobs if job.shape is None]
             self._phase([job for job in beside if self._stages(job, SCORED)], self.parallel, SCORED)
@@ -96,29 +95,6 @@ class Runner:
             self._stop_all("interrupted" if self.outcome.interrupted else "no time left")
         self._count()
         return self.outcome
-
-    def _hand_over(self) -> None:
-        """What one seed is enough for need not be measured of the first: its weights may be gone.
-
-        It goes to the next seed that has weights or is trained yet, unless another has it already.
-        """
-        records = Records.load(self.shelf.output).all
-        for job in self.jobs:
-            if not self.shelf.is_trained(job) or self.shelf.has_weights(job):
-                continue
-            same = (job.method, job.recipe)
-            known = [one for one in records if (one.method, one.recipe) == same]
-            others = [
-                other
-                for other in self.jobs
-                if (other.method, other.recipe) == same
-                and (self.shelf.has_weights(other) or not self.shelf.is_trained(other))
-            ]
-            for one in [one for one in job.points.values() if not one.every_seed]:
-                if any(record.has(one) for record in known):
-                    del job.points[one.name]
-                elif others:
-                    others[0].points[one.name] = job.points.pop(one.name)
 
     def _stages(self, job: Job, kinds: tuple[str, ...]) -> list[tuple[Stage, list[Point]]]:
         """What is missing of a job, in order."""

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from diffusionner.paper.corpora import CORPORA, MAIN_METHOD, METHODS
 from diffusionner.paper.grids import Cell, Grid, Row
 from diffusionner.paper.records import Record, Records, rounded, seeds_of
-from diffusionner.paper.tables import Point, Table, Variant
+from diffusionner.paper.tables import TIMED, Point, Table, Variant
 
 DEFAULT = Variant()
 
@@ -73,7 +73,7 @@ class Shown:
         return percent(record.score(point, name) for record in found)
 
     def speed(self, corpus: str, point: Point, method: str = MAIN_METHOD) -> Cell:
-        return Cell.of(run.speed(point) for run in self.runs(corpus, method, points=[point]))
+        return Cell.of(run.speed(point) for run in self.runs(corpus, method, TIMED, [point]))
 
     def corpora(self, table: Table) -> list[str]:
         """Those that something was run on."""

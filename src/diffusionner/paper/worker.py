@@ -28,6 +28,9 @@ from diffusionner.settings import Settings
 
 TURNS = 3
 SECONDS = 0.25  # that a turn takes at least
+# And so many batches on a GPU: few sentences are cut into many small batches, and launching these
+# takes longer than computing them.
+BATCHES = 16
 
 
 def main(path: Path) -> int:
@@ -106,7 +109,8 @@ def _enough(
     What was tried last are turns of it that do not count: memory and kernels are made in them.
     """
     device = loaded.subject.device
-    count = min(len(sentences), loaded.ner.settings.inference.batch_size)
+    batch = loaded.ner.settings.inference.batch_size
+    count = BATCHES * batch if device.startswith("cuda") else min(len(sentences), batch)
     while True:
         chosen = sample.draw(sentences, count)
         task = loaded.words_task(chosen, options)
