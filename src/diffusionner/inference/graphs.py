@@ -11,6 +11,8 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -159,18 +161,19 @@ def _padded(
 
 
 class CudaRecorder:
-    """Recordings that share their memory: one runs after the other."""
+    """Recordings on the current GPU that share their memory: one runs after the other."""
 
-    def __init__(self) -> None:
-        self.pool = torch.cuda.graph_pool_handle()
-        self.side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    @cached_property
+    def pool(self) -> Any:
+        return torch.cuda.graph_pool_handle()
 
     def __call__(self, work: Callable[[], Tensor]) -> tuple[Replay, Tensor]:
-        self.side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.side):
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
             for _ in range(2):  # libraries choose their kernels and workspaces
                 work()
-        torch.cuda.current_stream().wait_stream(self.side)
+        torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         # Other threads may use the GPU meanwhile.
         with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):

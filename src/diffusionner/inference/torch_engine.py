@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -97,8 +98,10 @@ class TorchEngine:
             network.eval()
         mixed = self.borrowed and device.type == "cuda"
         autocast = torch.autocast(device.type, torch.bfloat16, enabled=mixed)
+        # Triton kernels and graphs are launched on the current GPU, wherever their tensors are.
+        current = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
         try:
-            with torch.inference_mode(), autocast:
+            with torch.inference_mode(), autocast, current:
                 tensors = to_tensors(batch, device)
                 if self.graphs is not None and given is None:
                     return _fetch(self.graphs.find(batch, tensors, settings, slots))
