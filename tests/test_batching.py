@@ -40,8 +40,9 @@ def everything(corpus: EncodedCorpus) -> Batch[np.ndarray]:
 def words_of(corpus: EncodedCorpus, batch: Batch[np.ndarray], row: int) -> list[str]:
     """The words of a row, put together again from its subwords."""
     words = [""] * int(batch.lengths[row])
-    for piece, word in zip(batch.subwords[row].tolist(), batch.word_of[row].tolist(), strict=True):
+    for place, word in enumerate(batch.word_of[row].tolist(), start=int(batch.first[row, 0])):
         if word < len(words):
+            piece = int(batch.subwords[row, place])
             words[word] += corpus.tokenizer.hf.convert_ids_to_tokens(piece).removeprefix("##")
     return words
 
@@ -69,7 +70,7 @@ def test_batches_hold_words_and_special_tokens(tokenizer):
         [CLS, tokenizer.hf.convert_tokens_to_ids("f"), SEP, PAD, PAD, PAD, PAD],
     ]
     assert batch.attention.tolist() == [[1] * 7, [1] * 3 + [0] * 4]
-    assert batch.word_of.tolist() == [[2, 0, 0, 1, 1, 1, 2], [2, 0, 2, 2, 2, 2, 2]]
+    assert batch.word_of.tolist() == [[0, 0, 1, 1, 1], [0, 2, 2, 2, 2]]
     assert batch.first.tolist() == [[1, 3], [1, 0]]
     assert batch.lengths.tolist() == [2, 1]
 
@@ -84,13 +85,15 @@ def test_every_word_is_where_it_should_be(tokenizer, nested_sentences, context, 
         words = nested_sentences[corpus.windows.sentence[row]].words[offset : offset + count]
         at = batch.word_of[row]
         for number, word in enumerate(words):
-            positions = np.flatnonzero(at == number)
+            positions = batch.first[row, 0] + np.flatnonzero(at == number)
             assert (
                 batch.subwords[row, positions].tolist()
                 == tokenizer.pieces_of_each([word])[0].tolist()
             )
             assert batch.first[row, number] == positions[0]
-        assert (at[batch.attention[row] == 0] == at.max()).all(), "padding belongs to no word"
+        assert at.max() <= batch.first.shape[1] and (np.diff(at) >= 0).all()
+        own = tokenizer.pieces_of_each(words)
+        assert (at < count).sum() == sum(map(len, own)), "padding belongs to no word"
 
 
 def test_the_length_is_rounded_up_but_not_beyond_the_limit(encoder_folder):
@@ -101,6 +104,16 @@ def test_the_length_is_rounded_up_but_not_beyond_the_limit(encoder_folder):
     assert corpus.batch(np.array([1]), subword_step=8).subwords.shape[1] == 22
     assert corpus.batch(np.array([1])).first.shape[1] == 20
     assert corpus.batch(np.array([1]), word_step=16).first.shape[1] == 32
+    assert corpus.batch(np.array([0])).word_of.shape[1] == 3
+    assert corpus.batch(np.array([0]), own_step=4).word_of.shape[1] == 4
+    assert corpus.batch(np.array([1]), own_step=64).word_of.shape[1] == 22
+
+
+def test_context_has_no_place_among_the_words_subwords(tokenizer):
+    corpus = encode(tokenizer, document("ab c", "def", "gh " * 9), context=1)
+    batch = corpus.batch(np.array([1]))
+    assert batch.subwords.shape[1] == 2 + 3 + 3 + 18 and batch.word_of.tolist() == [[0, 0, 0]]
+    assert batch.first.tolist() == [[4]]
 
 
 # Context

@@ -27,11 +27,14 @@ Array = TypeVar("Array")  # numpy's on the host, a backend's own where the model
 
 @dataclass
 class Batch(Generic[Array]):
-    """B windows of at most L subwords and M words, with at most N gold entities."""
+    """B windows of at most L subwords and M words, with at most N gold entities.
+
+    P of the L subwords, which lie together, are those of the M words, the others context.
+    """
 
     subwords: Array  # [B, L] ids
     attention: Array  # [B, L] 1 for real subwords
-    word_of: Array  # [B, L] index of the word a subword belongs to; M for context and padding
+    word_of: Array  # [B, P] the word of each own subword, from the first word's on; M for padding
     first: Array  # [B, M] position of a word's first subword
     lengths: Array  # [B] words
     characters: Array  # [B, M, C] codes of the words' characters
@@ -124,8 +127,9 @@ class EncodedCorpus:
         word_step: int = 1,
         gold_step: int = 1,
         character_step: int = 1,
+        own_step: int = 1,
     ) -> Batch[np.ndarray]:
-        """Gather the chosen windows into arrays; L, M, N and C are rounded up to multiples."""
+        """Gather the chosen windows into arrays; L, M, N, C and P are rounded up to multiples."""
         w = self.windows
         prefix, suffix = self.tokenizer.prefix, self.tokenizer.suffix
         starts, ends = w.piece_start[chosen], w.piece_end[chosen]
@@ -144,13 +148,18 @@ class EncodedCorpus:
             subwords[np.arange(len(chosen)), len(prefix) + sizes + i] = piece
         attention = np.arange(length) < (sizes + len(prefix) + len(suffix))[:, None]
 
-        local = self.word_of_piece[flat] - w.word_start[chosen][:, None]
-        own = inside & (local >= 0) & (local < words[:, None])
-        word_of = np.where(own, local, most)
+        word_start = w.word_start[chosen]
+        own_start = self.piece_offset[word_start]
+        # Of a word that is too long for a window no more than its head is there.
+        own_sizes = np.minimum(self.piece_offset[word_start + words], ends) - own_start
+        columns = np.arange(min(_round_up(int(own_sizes.max()), own_step), length))
+        own = columns < own_sizes[:, None]
+        local = self.word_of_piece[np.where(own, own_start[:, None] + columns, 0)]
+        word_of = np.where(own, local - word_start[:, None], most)
 
         position = np.arange(most)
         real = position < words[:, None]
-        flat_words = np.where(real, w.word_start[chosen][:, None] + position, 0)
+        flat_words = np.where(real, word_start[:, None] + position, 0)
         first = np.where(real, self.piece_offset[flat_words] - starts[:, None] + len(prefix), 0)
         characters = np.where(real[..., None], self.characters[self.word_kind[flat_words]], 0)
         width = int((characters != 0).sum(-1).max(initial=1))  # of the longest word
@@ -182,9 +191,11 @@ class EncodedCorpus:
         )
 
     def widest(self, size: int) -> np.ndarray:
-        """Windows whose batch has as many subwords and words as any of this corpus."""
-        subwords = self.windows.piece_end - self.windows.piece_start
-        return np.resize([subwords.argmax(), self.windows.words.argmax()], size)
+        """Windows whose batch has as many subwords, words and subwords of these as any."""
+        w = self.windows
+        subwords = w.piece_end - w.piece_start
+        own = self.piece_offset[w.word_start + w.words] - self.piece_offset[w.word_start]
+        return np.resize([subwords.argmax(), w.words.argmax(), own.argmax()], size)
 
     def sorted_batches(
         self, size: int, sentences: Sequence[int], subword_step: int = 1

@@ -148,12 +148,13 @@ def encoder_inputs(
     """Rows of a batch, with the noise keys, as short and as narrow as they can be."""
     longest = int(batch.attention[rows].sum(1).max())
     most = int(batch.lengths[rows].max())
+    word_of = np.minimum(batch.word_of[rows], most)
     characters = batch.characters[rows, :most]
     width = max(1, int((characters != 0).sum(-1).max(initial=0)))  # of the longest word
     return {
         "subwords": batch.subwords[rows, :longest],
         "attention": batch.attention[rows, :longest],
-        "word_of": np.minimum(batch.word_of[rows, :longest], most),
+        "word_of": word_of[:, : int((word_of < most).sum(1).max())],
         "first": batch.first[rows, :most],
         "characters": characters[..., :width],
         "lengths": batch.lengths[rows],

@@ -146,14 +146,18 @@ def pool_subwords(subwords: Tensor, batch: Batch[Tensor], pooling: str) -> Tenso
     size = subwords.shape[-1]
     if pooling == "first":
         return subwords.gather(1, batch.first[..., None].expand(count, most, size))
-    # One row more than there are words collects what is context or padding.
+    # Without the context, which with two sentences on each side is most of L.
+    place = batch.first[:, :1] + torch.arange(batch.word_of.shape[1], device=subwords.device)
+    place = place.clamp(max=subwords.shape[1] - 1)[..., None]
+    own = subwords.gather(1, place.expand(-1, -1, size))  # [B, P, h]
+    # One row more than there are words collects what is padding.
     index = batch.word_of[..., None].expand(-1, -1, size)
     if pooling == "max":
-        lowest = subwords.new_full((count, most + 1, size), -1e4)
-        return lowest.scatter_reduce(1, index, subwords, "amax")[:, :most]
-    sums = subwords.new_zeros(count, most + 1, size).scatter_add(1, index, subwords)
-    pieces = subwords.new_zeros(count, most + 1).scatter_add(
-        1, batch.word_of, torch.ones_like(subwords[..., 0])
+        lowest = own.new_full((count, most + 1, size), -1e4)
+        return lowest.scatter_reduce(1, index, own, "amax")[:, :most]
+    sums = own.new_zeros(count, most + 1, size).scatter_add(1, index, own)
+    pieces = own.new_zeros(count, most + 1).scatter_add(
+        1, batch.word_of, torch.ones_like(own[..., 0])
     )
     return sums[:, :most] / pieces[:, :most, None].clamp(min=1)
 

@@ -20,9 +20,9 @@ from diffusionner.batching import Batch
 from diffusionner.model.tensors import arrays_of, pack, unpack, with_tensors
 from diffusionner.training.base import Objective
 
-# Subwords, words, entities and characters of a batch are padded to multiples of these, to have few
-# shapes.
-BUCKETS = (32, 16, 16, 32)
+# Subwords, words, entities, characters and the words' own subwords of a batch are padded to
+# multiples of these, to have few shapes.
+BUCKETS = (32, 16, 16, 32, 64)
 
 
 @dataclass
@@ -168,4 +168,6 @@ def _aside(stream: torch.cuda.Stream) -> Iterator[None]:
 
 
 def _shape(batch: Batch[np.ndarray]) -> tuple[tuple[int, ...], ...]:
-    return batch.subwords.shape, batch.first.shape, batch.gold_types.shape
+    return (
+        batch.subwords.shape, batch.first.shape, batch.gold_types.shape, batch.word_of.shape,
+    )  # fmt: skip
