@@ -14,6 +14,7 @@ from diffusionner.paper.tables import (
     ENCODER_VARIANTS,
     NOISY,
     PAPER_START,
+    RATE_VARIANTS,
     SHAPE,
     SPEED,
     STUDIED,
@@ -170,6 +171,25 @@ def ablations(table: Table, shown: Shown) -> Sheet:
     ]
     plots = [Plot(table.name, "dots", {"panels": panels})] if panels else []
     return Sheet(text, grids, plots)
+
+
+def tuning(table: Table, shown: Shown) -> Sheet:
+    """Which rates suit each method."""
+    columns: tuple[tuple[str, Unit], ...] = tuple((title, "percent") for _, title in _methods())
+    grids = []
+    for corpus in STUDIED:
+        rows = filled(
+            Row(one.title, tuple(shown.f1(corpus, DEV, name, one) for name, _ in _methods()))
+            for one in RATE_VARIANTS
+        )
+        if rows:
+            grids.append(Grid(CORPORA[corpus].title, "rates", columns, rows))
+    text = [
+        "F1 on dev by the learning rates of the encoder and of the rest, after "
+        f"{ABLATION_EPOCHS} epochs: the same choice for every method, DiffusionNER included. The "
+        "best of each in bold."
+    ]
+    return Sheet(text, grids)
 
 
 def _methods() -> list[tuple[str, str]]:

@@ -19,6 +19,7 @@ LAYOUTS: dict[str, Layout] = {
     "flat": layouts.results,
     "efficiency": layouts.efficiency,
     "ablations": layouts.ablations,
+    "tuning": layouts.tuning,
     "steps": curves.steps,
     "spans": curves.spans,
     "convergence": curves.convergence,

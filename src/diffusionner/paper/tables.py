@@ -174,6 +174,15 @@ EXPANSION_VARIANTS = tuple(
     for expansion in ("repetition", "random")
     for spans in (60, 120, 150)
 )
+# Of the encoder and of the rest: the same choice for every method.
+RATE_VARIANTS = tuple(
+    ablation(
+        ("training.encoder_learning_rate", encoder),
+        ("training.learning_rate", 5 * encoder),
+        title=f"{encoder:g}, {5 * encoder:g}",
+    )
+    for encoder in (5e-5, 1e-4, 2e-4)
+)
 ABLATIONS = {
     "encoder": ENCODER_VARIANTS,
     "module": MODULE_VARIANTS,
@@ -220,6 +229,7 @@ TABLES = {
             "Ablations",
             tuple(Need(STUDIED, variants=rows, points=(DEV, NOISY)) for rows in ABLATIONS.values()),
         ),
+        Table("tuning", "Learning rates", (Need(STUDIED, ALL, RATE_VARIANTS, (DEV,)),)),
         Table("convergence", "Convergence", (Need(STUDIED, ALL),)),
         Table(
             "limitations",
