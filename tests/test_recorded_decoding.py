@@ -13,7 +13,7 @@ from models import assert_same, lively_model
 from diffusionner import DiffusionNER, formats
 from diffusionner.errors import SettingsError
 from diffusionner.inference import graphs
-from diffusionner.inference.graphs import GraphedDecoding, round_up
+from diffusionner.inference.graphs import GraphedDecoding, padded_count
 from diffusionner.inference.torch_engine import TorchEngine
 from diffusionner.model import DenoisingNetwork
 
@@ -114,11 +114,11 @@ def test_the_recording_unused_for_longest_goes(encoder_folder, monkeypatch):
 
 
 def test_sizes_are_few_and_little_of_them_is_padding():
-    sizes = [round_up(count) for count in range(1, 2049)]
+    sizes = [padded_count(count) for count in range(1, 2049)]
     for count, size in enumerate(sizes, start=1):
         assert count <= size < count * 9 / 8 + 1
     assert sizes == sorted(sizes) and len(set(sizes)) < 80
-    assert round_up(512) == 512
+    assert padded_count(512) == 512
 
 
 def test_a_gpu_is_needed():

@@ -135,9 +135,9 @@ class EncodedCorpus:
         starts, ends = w.piece_start[chosen], w.piece_end[chosen]
         sizes = ends - starts
         longest = int(sizes.max()) + self.tokenizer.special_count
-        length = min(_round_up(longest, subword_step), max(longest, self.tokenizer.limit))
+        length = min(round_up(longest, subword_step), max(longest, self.tokenizer.limit))
         words = w.words[chosen]
-        most = _round_up(int(words.max()), word_step)
+        most = round_up(int(words.max()), word_step)
 
         columns = np.arange(length) - len(prefix)
         inside = (columns >= 0) & (columns < sizes[:, None])
@@ -152,7 +152,7 @@ class EncodedCorpus:
         own_start = self.piece_offset[word_start]
         # Of a word that is too long for a window no more than its head is there.
         own_sizes = np.minimum(self.piece_offset[word_start + words], ends) - own_start
-        columns = np.arange(min(_round_up(int(own_sizes.max()), own_step), length))
+        columns = np.arange(min(round_up(int(own_sizes.max()), own_step), length))
         own = columns < own_sizes[:, None]
         local = self.word_of_piece[np.where(own, own_start[:, None] + columns, 0)]
         word_of = np.where(own, local - word_start[:, None], most)
@@ -163,11 +163,11 @@ class EncodedCorpus:
         first = np.where(real, self.piece_offset[flat_words] - starts[:, None] + len(prefix), 0)
         characters = np.where(real[..., None], self.characters[self.word_kind[flat_words]], 0)
         width = int((characters != 0).sum(-1).max(initial=1))  # of the longest word
-        characters = characters[..., : _round_up(width, character_step)]
+        characters = characters[..., : round_up(width, character_step)]
 
         gold_start = self.gold_offset[chosen]
         counts = self.gold_offset[chosen + 1] - gold_start
-        slots = np.arange(_round_up(max(1, int(counts.max())), gold_step))
+        slots = np.arange(round_up(max(1, int(counts.max())), gold_step))
         known = slots < counts[:, None]
         flat_gold = np.where(known, gold_start[:, None] + slots, 0)
         if len(self.gold):
@@ -208,7 +208,7 @@ class EncodedCorpus:
         windows = np.flatnonzero(np.isin(self.windows.sentence, sentences))
         sizes = (self.windows.piece_end - self.windows.piece_start)[windows]
         sizes += self.tokenizer.special_count
-        sizes = _round_up(sizes, subword_step)
+        sizes = round_up(sizes, subword_step)
         order = np.argsort(sizes, kind="stable")
         if len(order):
             cuts = cheapest_cuts(sizes[order], size * sizes.mean())
@@ -230,7 +230,8 @@ class EncodedCorpus:
         return [batches[i] for i in random.permutation(len(batches))]
 
 
-def _round_up(number: Whole, step: int) -> Whole:
+def round_up(number: Whole, step: int) -> Whole:
+    """To a multiple of the step."""
     return -(-number // step) * step
 
 

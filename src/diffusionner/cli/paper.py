@@ -209,19 +209,16 @@ def _list(
         # Several rows of a table may want the same run, with other points.
         points = {(want.name, point) for want, points in wanted for point in points}
         runs = {want.name: want for want, _ in wanted}
-        found = {
-            name: records.select(want.corpus, want.method, want.variant, want.shape)
-            for name, want in runs.items()
-        }
         own = {
-            name: [record for record in found[name] if record.seed == want.seed]
+            name: [
+                record
+                for record in records.select(want.corpus, want.method, want.variant, want.shape)
+                if record.seed == want.seed
+            ]
             for name, want in runs.items()
         }
-        # What one seed is enough for may be of any.
         measured = [
-            one.name
-            for name, one in points
-            if any(record.has(one) for record in (own if one.every_seed else found)[name])
+            one.name for name, one in points if any(record.has(one) for record in own[name])
         ]
         counts = (len(runs), sum(map(bool, own.values())), len(points), len(measured))
         shown.add_row(table.name, table.title, *map(str, counts))

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from diffusionner.batching import Batch
+from diffusionner.batching import Batch, round_up
 from diffusionner.diffusion import span_noise
 from diffusionner.diffusion.span_counts import AUTO
 from diffusionner.model.encoder import SentenceEncoding
@@ -66,10 +66,7 @@ class GraphedDecoding:
         settings: InferenceSettings,
         slots: np.ndarray,
     ) -> Tensor:
-        """As the network's own, from noise or candidates; tensors: the batch on the device.
-
-        The result is overwritten by a later batch, in the order of the stream.
-        """
+        """As the network's own, from noise or candidates; tensors: the batch on the device."""
         encoding = self.network.encoder(tensors)
         table = self._replayed(encoding, batch, settings, slots)
         if table is None:
@@ -91,8 +88,8 @@ class GraphedDecoding:
         auto = settings.spans == AUTO
         sentences, words, spans = *encoding.states.shape[:2], slots.shape[1]
         # A fixed number of spans is seen without a mask, so it must be just that.
-        size = (round_up(sentences), -(-words // WORDS) * WORDS, -(-spans // SPANS) * SPANS)
-        shape = size if auto else (*size[:2], spans)
+        most = round_up(spans, SPANS) if auto else spans
+        shape = (padded_count(sentences), round_up(words, WORDS), most)
         key = (shape, settings.steps, auto, settings.start, settings.average_steps)
         with self.lock:
             self.seen[key] += 1
@@ -109,7 +106,8 @@ class GraphedDecoding:
             recording.states[:sentences, :words].copy_(encoding.states)
             recording.inputs.copy_(pack(values, recording.inputs.device), non_blocking=True)
             recording.replay()
-            return recording.table[:sentences, :, :spans]
+            # A copy, made before another thread can launch the same again.
+            return recording.table[:sentences, :, :spans].clone()
 
     def _record(
         self,
@@ -135,10 +133,10 @@ class GraphedDecoding:
         return _Recording(states, inputs, *self.record(work))
 
 
-def round_up(sentences: int) -> int:
+def padded_count(sentences: int) -> int:
     """To one of SENTENCES sizes between a power of two and the next."""
     step = max(SENTENCES, 1 << (sentences - 1).bit_length()) // (2 * SENTENCES) or 1
-    return -(-sentences // step) * step
+    return round_up(sentences, step)
 
 
 def _padded(
