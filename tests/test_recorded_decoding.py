@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,6 @@ from corpora import EXCERPT
 from models import assert_same, lively_model
 
 from diffusionner import DiffusionNER, formats
-from diffusionner.errors import SettingsError
 from diffusionner.inference import graphs
 from diffusionner.inference.graphs import GraphedDecoding, padded_count
 from diffusionner.inference.torch_engine import TorchEngine
@@ -28,15 +29,27 @@ class Again:
     def __init__(self) -> None:
         self.recordings = self.replays = 0
 
-    def __call__(self, work: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
-        table = work()
+    def __call__(self, work: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
+        result = work()
         self.recordings += 1
 
         def replay() -> None:
             self.replays += 1
-            table.copy_(work())
+            put(work(), result)
 
-        return replay, table
+        return result, replay
+
+
+def put(new: Any, old: Any) -> None:
+    """Write the tensors of a result to where those of an earlier one lie."""
+    if isinstance(new, torch.Tensor):
+        old.copy_(new)
+    elif isinstance(new, (tuple, list)):
+        for one, other in zip(new, old, strict=True):
+            put(one, other)
+    elif dataclasses.is_dataclass(new):
+        for field in dataclasses.fields(new):
+            put(getattr(new, field.name), getattr(old, field.name))
 
 
 def with_recordings(plain: DiffusionNER) -> tuple[DiffusionNER, Again]:
@@ -54,6 +67,7 @@ def with_recordings(plain: DiffusionNER) -> tuple[DiffusionNER, Again]:
         {"start": "noise", "spans": 9, "steps": 1},
         {"start": "noise", "spans": 9, "steps": 3, "average_steps": True},
         {"start": "noise", "spans": "auto", "steps": 2},
+        {"start": "noise", "spans": 9, "steps": 3, "eta": 1.0},
         {"start": "candidates", "spans": 9, "steps": 2},
     ],
     ids=str,
@@ -81,35 +95,52 @@ def test_a_shape_is_recorded_when_it_comes_again(encoder_folder):
     assert counts[3][0] == counts[2][0] == counts[1][0], "once"
     assert counts[3][1] > counts[2][1] > counts[1][1] > 0
     recorded.predict_tokens(WORDS[:5], batch_size=100, seed=7)
-    assert again.recordings == counts[3][0], "other noise is no other shape"
-    recorded.predict_tokens(WORDS[:5], batch_size=100, steps=3)
-    recorded.predict_tokens(WORDS[:5], batch_size=100, steps=3)
-    assert again.recordings == 2 * counts[3][0], "other steps are"
+    recorded.predict_tokens(WORDS[:5], batch_size=100, steps=3, average_steps=True)
+    assert again.recordings == counts[3][0], "nor for other noise, or more steps"
+    recorded.predict_tokens(WORDS[:5], batch_size=100, spans=7)
+    recorded.predict_tokens(WORDS[:5], batch_size=100, spans=7)
+    assert again.recordings == 2 * counts[3][0], "other spans are another shape"
 
 
 def test_what_cannot_be_recorded_is_run(encoder_folder):
     plain = lively_model(encoder_folder)
     recorded, again = with_recordings(plain)
     given = [[(0, 1), (0, len(words))] for words in WORDS[:5]]
-    for options in ({"eta": 1.0}, {"from_spans": given}):
-        expected = plain.predict_tokens(WORDS[:5], **options)
-        for _ in range(3):
-            assert_same(recorded.predict_tokens(WORDS[:5], **options), expected)
+    expected = plain.predict_tokens(WORDS[:5], from_spans=given)
+    for _ in range(3):
+        assert_same(recorded.predict_tokens(WORDS[:5], from_spans=given), expected)
     assert again.recordings == 0
+
+
+def test_without_memory_for_recordings_all_is_found(encoder_folder):
+    plain = lively_model(encoder_folder)
+    engine = TorchEngine(plain.network, "cpu")
+    tried = []
+
+    def fail(work: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
+        tried.append(work)
+        raise torch.OutOfMemoryError("no room")
+
+    engine.graphs = GraphedDecoding(plain.network, fail)
+    recorded = DiffusionNER(engine, plain.subwords, plain.settings)
+    expected = plain.predict_tokens(WORDS[:5])
+    for _ in range(4):
+        assert_same(recorded.predict_tokens(WORDS[:5]), expected)
+    assert len(tried) == 1, "it is not tried again"
 
 
 def test_the_recording_unused_for_longest_goes(encoder_folder, monkeypatch):
     monkeypatch.setattr(graphs, "MOST", 2)
     recorded, again = with_recordings(lively_model(encoder_folder))
 
-    def run(steps: int) -> int:
-        """How many recordings it took."""
+    def run(spans: int) -> int:
+        """How many recordings it took, of which a shape has two."""
         before = again.recordings
         for _ in range(2):
-            recorded.predict_tokens(WORDS[:1], steps=steps)
-        return again.recordings - before
+            recorded.predict_tokens(WORDS[:1], spans=spans)
+        return (again.recordings - before) // 2
 
-    assert [run(steps) for steps in (1, 2, 1, 3)] == [1, 1, 0, 1]
+    assert [run(spans) for spans in (1, 2, 1, 3)] == [1, 1, 0, 1]
     assert run(1) == 0 and run(2) == 1
 
 
@@ -121,9 +152,8 @@ def test_sizes_are_few_and_little_of_them_is_padding():
     assert padded_count(512) == 512
 
 
-def test_a_gpu_is_needed():
-    with pytest.raises(SettingsError, match="CUDA graphs need a GPU; device is 'cpu'"):
-        DiffusionNER.from_pretrained("en", device="cpu", cuda_graphs=True)
+def test_a_cpu_records_nothing():
+    assert DiffusionNER.from_pretrained("en", device="cpu").engine.graphs is None
 
 
 @pytest.mark.gpu
@@ -142,3 +172,30 @@ def test_cuda_graphs_find_the_same(encoder_folder, tmp_path: Path, start, spans,
     for _ in range(3):
         assert_same(recorded.predict_tokens(WORDS, batch_size=16, **options), expected)
     assert recorded.engine.graphs.recorded
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_a_full_gpu_runs_without_recordings(encoder_folder, tmp_path: Path, monkeypatch):
+    lively_model(encoder_folder, *INITIALIZER).save_pretrained(tmp_path)
+    ner = DiffusionNER.from_pretrained(tmp_path, "cuda")
+    expected = ner.predict_tokens(WORDS[:20], batch_size=20)
+    capture = torch.cuda.CUDAGraph.capture_begin
+    total = torch.cuda.get_device_properties(0).total_memory
+
+    def full(graph: torch.cuda.CUDAGraph, **options: Any) -> None:
+        torch.cuda.empty_cache()
+        torch.cuda.set_per_process_memory_fraction(torch.cuda.memory_reserved() / total)
+        capture(graph, **options)
+
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_begin", full)
+    try:
+        assert_same(ner.predict_tokens(WORDS[:20], batch_size=20), expected)
+        assert not ner.engine.graphs.recorded
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    monkeypatch.undo()
+    assert_same(ner.predict_tokens(WORDS[:20], batch_size=20), expected)
+    for _ in range(2):
+        ner.predict_tokens(WORDS[:20], batch_size=20, spans=7)
+    assert ner.engine.graphs.recorded, "a failed recording does no harm to later ones"

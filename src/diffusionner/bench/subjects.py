@@ -22,7 +22,7 @@ class Subject:
     folder: Path
     device: str
     random: bool = False  # its weights are
-    cuda_graphs: bool = False
+    cuda_graphs: bool = True
 
     @property
     def exported(self) -> bool:

@@ -48,8 +48,8 @@ def bench(
     ] = None,
     cuda_graphs: Annotated[
         bool,
-        typer.Option("--cuda-graphs", help="Launch the steps of a batch as a whole, on a GPU."),
-    ] = False,
+        typer.Option(help="On a GPU, launch a denoising step as a whole, as the package does."),
+    ] = True,
     device: options.Device = None,
     repeats: Annotated[int, typer.Option(help="Turns over all measurements.", min=1)] = 5,
     seconds: Annotated[

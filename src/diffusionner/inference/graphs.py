@@ -1,8 +1,8 @@
-"""CUDA graphs of what follows the encoder: candidates, γ denoising steps, reading out.
+"""CUDA graphs of what follows the encoder.
 
-A step has some 270 kernels. With a small model, or many steps, the host takes longer to launch them
-than the GPU to run them, and has no time left to read the next text. Recorded once per shape, they
-are one launch.
+What all steps share has some 150 kernels, a denoising step 120. The host takes longer to launch
+them than a GPU to run them, and has no time left to read the next text. Recorded once per shape,
+they are one launch each; a step's recording serves any number of steps.
 """
 
 from __future__ import annotations
@@ -10,54 +10,73 @@ from __future__ import annotations
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from diffusionner.batching import Batch, round_up
-from diffusionner.diffusion import span_noise
+from diffusionner.diffusion import reverse_process
 from diffusionner.diffusion.span_counts import AUTO
+from diffusionner.model.decoder import read_out
 from diffusionner.model.encoder import SentenceEncoding
-from diffusionner.model.network import DenoisingNetwork, noise_source
+from diffusionner.model.network import Beginning, DenoisingNetwork, noise_source
 from diffusionner.model.tensors import pack, to_device, unpack
 from diffusionner.settings import InferenceSettings
 
 # Words and spans of a batch are padded to multiples of these, its sentences to one of eight sizes
-# between a power of two and the next: few shapes, at most an eighth of them padding.
-WORDS, SPANS = 8, 8
+# between a power of two and the next: few shapes, and little more to compute, which is mostly done
+# span by span.
+WORDS, SPANS = 16, 8
 SENTENCES = 8
 SIGHTINGS = 2  # a shape is recorded when it comes again: what is met once would not pay
-MOST = 32  # recordings that are kept; the one that was not used for longest goes
+MOST = 128  # recordings that are kept; the one that was not used for longest goes
 
+Result = TypeVar("Result")
 Replay = Callable[[], None]
-Record = Callable[[Callable[[], Tensor]], tuple[Replay, Tensor]]
+
+
+class Recorder(Protocol):
+    """Makes something to run again of a function whose inputs stay where they are.
+
+    What it gives is where the result of the last run lies, until another recording runs.
+    """
+
+    def __call__(self, work: Callable[[], Result]) -> tuple[Result, Replay]: ...
 
 
 @dataclass
 class _Recording:
-    """One pass over fixed memory."""
+    """A reverse process over fixed memory."""
 
     states: Tensor  # [B, M, h]
-    inputs: Tensor  # lengths, slots and, from noise, x: one behind the other
-    replay: Replay
-    table: Tensor  # [B, steps, K, 5]
+    inputs: Tensor  # lengths and slots, one behind the other
+    begin: Replay
+    first: Tensor | None  # [B, 1, K, 2] where it starts, unless at noise
+    x: Tensor  # [B, 1, K, 2]
+    t: Tensor  # [B, 1]
+    step: Replay
+    x0: Tensor  # [B, 1, K, 2]
+    table: Tensor  # [B, K, 5]
 
 
 class GraphedDecoding:
-    """What a network finds; all behind its encoder is one launch where the shape was met before."""
+    """What a network finds; behind its encoder recordings run where the shape was met before.
 
-    def __init__(self, network: DenoisingNetwork, record: Record | None = None) -> None:
-        """record: makes something to run again of a function whose inputs stay where they are."""
+    They share their memory: nothing of one is needed any more when the next begins.
+    """
+
+    def __init__(self, network: DenoisingNetwork, record: Recorder | None = None) -> None:
         self.network = network
-        self.record = record or CudaRecorder()
+        self.record: Recorder = record or CudaRecorder()
         self.seen: Counter[tuple[object, ...]] = Counter()
         self.recorded: OrderedDict[tuple[object, ...], _Recording] = OrderedDict()
-        # Between filling a recording's memory and launching it no other thread may do so.
-        self.lock = threading.Lock()
+        self.room = torch.empty(0)  # of the states
+        self.lock = threading.Lock()  # one thread at a time: they share the memory too
 
     def find(
         self,
@@ -68,69 +87,102 @@ class GraphedDecoding:
     ) -> Tensor:
         """As the network's own, from noise or candidates; tensors: the batch on the device."""
         encoding = self.network.encoder(tensors)
-        table = self._replayed(encoding, batch, settings, slots)
-        if table is None:
-            device = encoding.states.device
-            noise = noise_source(batch.keys, settings.seed, device)
-            table = self.network.decode(encoding, settings, to_device([slots], device)[0], noise)
-        return table
-
-    def _replayed(
-        self,
-        encoding: SentenceEncoding,
-        batch: Batch[np.ndarray],
-        settings: InferenceSettings,
-        slots: np.ndarray,
-    ) -> Tensor | None:
-        """[B, steps, K, 5]; None where it is not recorded."""
-        if settings.eta > 0:  # needs new noise at every step
-            return None
         auto = settings.spans == AUTO
-        sentences, words, spans = *encoding.states.shape[:2], slots.shape[1]
+        (sentences, words), spans = encoding.states.shape[:2], slots.shape[1]
         # A fixed number of spans is seen without a mask, so it must be just that.
         most = round_up(spans, SPANS) if auto else spans
         shape = (padded_count(sentences), round_up(words, WORDS), most)
-        key = (shape, settings.steps, auto, settings.start, settings.average_steps)
+        key = (shape, auto, settings.start)
         with self.lock:
             self.seen[key] += 1
-            if self.seen[key] < SIGHTINGS:
-                return None
-            values = _padded(batch, settings, slots, shape)
-            if key not in self.recorded:
-                self.recorded[key] = self._record(encoding, settings, values, shape)
-                while len(self.recorded) > MOST:
-                    self.recorded.popitem(last=False)
-            self.recorded.move_to_end(key)
-            recording = self.recorded[key]
-            recording.states.zero_()
-            recording.states[:sentences, :words].copy_(encoding.states)
-            recording.inputs.copy_(pack(values, recording.inputs.device), non_blocking=True)
-            recording.replay()
-            # A copy, made before another thread can launch the same again.
-            return recording.table[:sentences, :, :spans].clone()
+            if self.seen[key] == SIGHTINGS:
+                self._keep(key, lambda: self._record(encoding.states, settings, shape))
+            recording = self.recorded.get(key)
+            if recording is not None:
+                self.recorded.move_to_end(key)
+                table = self._run(
+                    recording, encoding.states, batch, settings, _padded(batch, slots, shape)
+                )
+                return table[:, :, :spans]
+        device = encoding.states.device
+        noise = noise_source(batch.keys, settings.seed, device)
+        return self.network.decode(encoding, settings, to_device([slots], device)[0], noise)
 
-    def _record(
+    def _keep(self, key: tuple[object, ...], record: Callable[[], _Recording]) -> None:
+        try:
+            self.recorded[key] = record()
+        except torch.OutOfMemoryError:  # it runs without
+            torch.cuda.empty_cache()
+        while len(self.recorded) > MOST:
+            gone, _ = self.recorded.popitem(last=False)
+            del self.seen[gone]
+
+    def _run(
         self,
-        encoding: SentenceEncoding,
+        recording: _Recording,
+        states: Tensor,
+        batch: Batch[np.ndarray],
         settings: InferenceSettings,
         values: list[np.ndarray],
-        shape: tuple[int, ...],
+    ) -> Tensor:
+        """[B, steps, K, 5]; values: lengths and slots, padded."""
+        sentences, words = states.shape[:2]
+        # What is padding keeps what was there before: numbers, which nothing looks at.
+        recording.states[:sentences, :words].copy_(states)
+        recording.inputs.copy_(pack(values, states.device), non_blocking=True)
+        recording.begin()
+        count = recording.x.shape[2]
+        noise = noise_source(batch.keys, settings.seed, states.device)
+        first = noise(0, count) if recording.first is None else recording.first[:sentences]
+
+        def denoise(x: Tensor, t: int) -> tuple[Tensor, Tensor]:
+            recording.x[:sentences].copy_(x)
+            recording.t.fill_(t)
+            recording.step()
+            return recording.x0[:sentences], recording.table[:sentences].clone()
+
+        tables = reverse_process(
+            denoise,
+            first,
+            self.network.schedule,
+            self.network.timesteps(settings),
+            settings.eta,
+            lambda step: noise(step, count),
+        )
+        return torch.stack(tables if settings.average_steps else tables[-1:], 1)
+
+    def _record(
+        self, like: Tensor, settings: InferenceSettings, shape: tuple[int, int, int]
     ) -> _Recording:
-        sentences, words, _ = shape
-        states = encoding.states.new_zeros(sentences, words, encoding.states.shape[-1])
+        """like: states [B, M, h] of the batch that it is made for."""
+        sentences, words, spans = shape
+        states = self._states(like, sentences, words)
+        # For the time of recording: sentences of one word, and all their spans.
+        values = [np.ones(sentences, dtype=np.int64), np.ones((sentences, spans), dtype=bool)]
         inputs = pack(values, states.device).to(states.device)
+        x = torch.zeros(sentences, 1, spans, 2, device=states.device)
+        t = torch.ones(sentences, 1, dtype=torch.long, device=states.device)
 
-        def work() -> Tensor:
-            lengths, slots, *noise = unpack(inputs, values)
+        def begin() -> Beginning:
+            lengths, slots = unpack(inputs, values)
             mask = torch.arange(words, device=states.device) < lengths[:, None]
-            return self.network.decode(
-                SentenceEncoding(states, mask, lengths),
-                settings,
-                slots,
-                lambda step, count: noise[0],
-            )
+            return self.network.begin(SentenceEncoding(states, mask, lengths), settings, slots)
 
-        return _Recording(states, inputs, *self.record(work))
+        begun, replay_begin = self.record(begin)
+
+        def step() -> tuple[Tensor, Tensor]:
+            x0, prediction = self.network.step(begun, x, t)
+            return x0, read_out(prediction, begun.slots, begun.sentence.initial)
+
+        (x0, table), replay_step = self.record(step)
+        return _Recording(states, inputs, replay_begin, begun.x, x, t, replay_step, x0, table)
+
+    def _states(self, like: Tensor, sentences: int, words: int) -> Tensor:
+        """Memory for [B, M, h]; a larger shape takes more, which then serves the next ones too."""
+        size = sentences * words * like.shape[-1]
+        if self.room.numel() < size:
+            self.room = like.new_zeros(max(size, 2 * self.room.numel()))
+        return self.room[:size].view(sentences, words, -1)
 
 
 def padded_count(sentences: int) -> int:
@@ -140,40 +192,40 @@ def padded_count(sentences: int) -> int:
 
 
 def _padded(
-    batch: Batch[np.ndarray],
-    settings: InferenceSettings,
-    slots: np.ndarray,
-    shape: tuple[int, ...],
+    batch: Batch[np.ndarray], slots: np.ndarray, shape: tuple[int, int, int]
 ) -> list[np.ndarray]:
-    """Lengths, slots and, from noise, x of the shape; sentences that are none have one word."""
-    sentences, _, spans = shape
-    more = sentences - len(batch.lengths)
+    """Lengths and slots of the shape; sentences that are none have one word, and no span."""
+    more = shape[0] - len(batch.lengths)
     lengths = np.pad(batch.lengths, (0, more), constant_values=1)
-    fixed = settings.spans != AUTO  # all spans are there then
-    wider = ((0, more), (0, spans - slots.shape[1]))
-    values = [lengths, np.pad(slots, wider, constant_values=fixed)]
-    if settings.start == "noise":
-        noise = span_noise(batch.keys, settings.seed, 0, spans)
-        values.append(np.pad(noise, ((0, more), (0, 0), (0, 0), (0, 0))))
-    return values
+    return [lengths, np.pad(slots, ((0, more), (0, shape[2] - slots.shape[1])))]
 
 
 class CudaRecorder:
-    """Recordings on the current GPU that share their memory: one runs after the other."""
+    """CUDA graphs on the current GPU that share their memory."""
 
     @cached_property
     def pool(self) -> Any:
         return torch.cuda.graph_pool_handle()
 
-    def __call__(self, work: Callable[[], Tensor]) -> tuple[Replay, Tensor]:
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):  # libraries choose their kernels and workspaces
-                work()
-        torch.cuda.current_stream().wait_stream(side)
+    @cached_property
+    def side(self) -> torch.cuda.Stream:
+        return torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+    def __call__(self, work: Callable[[], Result]) -> tuple[Result, Replay]:
+        current = torch.cuda.current_stream()
         graph = torch.cuda.CUDAGraph()
-        # Other threads may use the GPU meanwhile.
-        with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
-            table = work()
-        return graph.replay, table
+        self.side.wait_stream(current)
+        # Not by torch.cuda.graph, which waits for the GPU and gives all its spare memory back.
+        with torch.cuda.stream(self.side):
+            work()  # libraries choose their kernels and workspaces
+            # Other threads may use the GPU meanwhile.
+            graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
+            try:
+                result = work()
+            except BaseException:
+                with suppress(RuntimeError):  # a recording that failed must be ended as well
+                    graph.capture_end()
+                raise
+            graph.capture_end()
+        current.wait_stream(self.side)
+        return result, graph.replay

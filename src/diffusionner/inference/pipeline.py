@@ -65,7 +65,7 @@ class DiffusionNER:
         device: str | None = None,
         backend: str | None = None,
         precision: str | None = None,
-        cuda_graphs: bool = False,
+        cuda_graphs: bool = True,
     ) -> DiffusionNER:
         """Load a model: `en`, the default, `bio`, or another.
 
@@ -75,8 +75,8 @@ class DiffusionNER:
         backend: "torch", or "onnx" for a folder that was exported (which needs no torch). What is
         not given is as the folder has it.
         precision: "float32" or "bf16", of torch; not given: bf16 on a GPU, float32 on a CPU.
-        cuda_graphs: launch the denoising steps of a batch as a whole where its shape was met
-        before; for long inputs on a GPU.
+        cuda_graphs: on a GPU, launch a denoising step as a whole where the shape of the batch was
+        met before, which takes some memory.
         """
         path = registry.find(path)
         exported = (path / ENCODER_FILE).exists()
@@ -89,8 +89,6 @@ class DiffusionNER:
                 raise SettingsError(f"backend onnx runs on the CPU, not on device '{device}'")
             if precision is not None:
                 raise SettingsError("the precision of backend onnx is the one it was exported with")
-            if cuda_graphs:
-                raise SettingsError("backend onnx runs on the CPU, where there are no CUDA graphs")
             return cls(*onnx_engine.load(path), load_calibration(path), path)
         if backend != "torch":
             raise SettingsError(f"unknown backend '{backend}'; {nearest(backend, BACKENDS)}")
@@ -110,8 +108,6 @@ class DiffusionNER:
 
         if device is None:
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        if cuda_graphs and not device.startswith("cuda"):
-            raise SettingsError(f"CUDA graphs need a GPU; device is '{device}'")
         network, subwords, settings = checkpoint.load(path)
         engine = TorchEngine(network, device, precision, cuda_graphs)
         return cls(engine, subwords, settings, load_calibration(path), path)

@@ -27,12 +27,12 @@ class TorchEngine:
         network: Network,
         device: str | None = None,
         precision: str | None = None,
-        cuda_graphs: bool = False,
+        cuda_graphs: bool = True,
     ) -> None:
         """device: where to move the network; None leaves it as it is, being trained perhaps.
 
-        precision: None = bf16 on a GPU, float32 on a CPU. cuda_graphs: record what follows the
-        encoder, on a GPU, where the network denoises.
+        precision: None = bf16 on a GPU, float32 on a CPU. cuda_graphs: on a GPU, record what
+        follows the encoder where the network denoises.
         """
         self.network = network
         self.labels = network.labels
@@ -42,7 +42,8 @@ class TorchEngine:
             self._move(device)
             self._round(precision or ("bf16" if device.startswith("cuda") else "float32"))
         self.graphs: GraphedDecoding | None = None
-        if cuda_graphs and isinstance(self.running, DenoisingNetwork):
+        on_gpu = device is not None and device.startswith("cuda")
+        if cuda_graphs and on_gpu and isinstance(self.running, DenoisingNetwork):
             self.graphs = GraphedDecoding(self.running)
 
     @property

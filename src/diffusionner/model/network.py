@@ -41,6 +41,16 @@ if TYPE_CHECKING:
 
 
 @dataclass
+class Beginning:
+    """What all steps of a reverse process share, and where it starts."""
+
+    sentence: PreparedSentence
+    x: Tensor | None  # [B, 1, K, 2] spans that are no noise
+    slots: Tensor  # [B, K] true where a sentence has a span
+    masked: bool  # whether spans must not look at all slots
+
+
+@dataclass
 class Restored:
     """What the reverse process ends with."""
 
@@ -138,36 +148,56 @@ class DenoisingNetwork(Network):
         slots: [B, K] true where a sentence has a span; given: [B, K, 2] word indices (left,
         right), taken as the noisy spans of timestep `start`.
         """
+        begun = self.begin(encoding, settings, slots, given)
+        count = begun.slots.shape[1]
+        x = noise(0, count) if begun.x is None else begun.x
+        predictions = reverse_process(
+            lambda x, t: self.step(begun, x, torch.full_like(encoding.lengths, t)[:, None]),
+            x,
+            self.schedule,
+            self.timesteps(settings, start),
+            settings.eta,
+            lambda step: noise(step, count),
+        )
+        counting = predictions if settings.average_steps else predictions[-1:]
+        return Restored(counting, begun.slots, begun.sentence.initial)
+
+    def timesteps(self, settings: InferenceSettings, start: int | None = None) -> list[int]:
+        """τ_γ, ..., τ_0; start: of spans that the caller gives."""
+        if start is None:
+            early = max(self.schedule.start, settings.steps)
+            start = early if settings.start == "candidates" else self.schedule.timesteps
+        return timestep_sequence(start, settings.steps)
+
+    def begin(
+        self,
+        encoding: SentenceEncoding,
+        settings: InferenceSettings,
+        slots: Tensor,
+        given: Tensor | None = None,
+    ) -> Beginning:
+        """All that comes before the first step, of the arguments of `reverse`."""
         sentence = self.decoder.prepare(encoding)
-        lengths = encoding.lengths[:, None]
         # A fixed number is all there is: attention is faster without a mask.
         masked = settings.spans == AUTO or given is not None
-
         if given is None and settings.start == "candidates":
             assert sentence.initial is not None
             given, scores = candidates(sentence.initial.spans, slots.shape[1])
-            start = max(self.schedule.start, settings.steps)
             if settings.spans == AUTO:
                 slots = likely(slots, scores)
                 if not slots.is_cuda:  # a GPU would have to be waited for
                     most = max(1, int(slots.sum(1).max()))
                     given, slots = given[:, :most], slots[:, :most]
-        if given is None:
-            x = noise(0, slots.shape[1])
-        else:
-            x = self.coordinates.encode(given[:, None], lengths)
+        x = None
+        if given is not None:
+            x = self.coordinates.encode(given[:, None], encoding.lengths[:, None])
+        return Beginning(sentence, x, slots, masked)
 
-        def denoise(x: Tensor, t: int) -> tuple[Tensor, Prediction]:
-            seen = slots if masked else None
-            prediction = self.denoise(sentence, x, torch.full_like(lengths, t), seen)
-            return self.restored(prediction, lengths), prediction
-
-        sequence = timestep_sequence(start or self.schedule.timesteps, settings.steps)
-        predictions = reverse_process(
-            denoise, x, self.schedule, sequence, settings.eta, lambda step: noise(step, x.shape[2])
-        )
-        counting = predictions if settings.average_steps else predictions[-1:]
-        return Restored(counting, slots, sentence.initial)
+    def step(self, begun: Beginning, x: Tensor, t: Tensor) -> tuple[Tensor, Prediction]:
+        """x̂_0 [B, 1, K, 2] and what it was read from; x: [B, 1, K, 2], t: [B, 1]."""
+        seen = begun.slots if begun.masked else None
+        prediction = self.denoise(begun.sentence, x, t, seen)
+        return self.restored(prediction, begun.sentence.lengths[:, None]), prediction
 
 
 def noise_source(keys: np.ndarray, seed: int, device: torch.device) -> Noise:
