@@ -227,5 +227,6 @@ class CudaRecorder:
                     graph.capture_end()
                 raise
             graph.capture_end()
+            graph.replay()  # nothing has run so far, and what is recorded next needs the result
         current.wait_stream(self.side)
         return result, graph.replay
