@@ -236,7 +236,7 @@ def test_likely_candidates_and_the_best_in_any_case(kind):
 def test_likely_candidates_are_the_first_ones():
     """Else a narrower batch, where they repeat, would have other ones than a wider."""
     lengths = [3, 2, 3, 1, 9, 3, 4]
-    slots = torch.from_numpy(span_slots(span_counts(np.array(lengths), "auto")))
+    slots = torch.from_numpy(span_slots(span_counts(np.array(lengths), "auto", "candidates")))
     for shift in range(8):
         scores = random_scores(lengths, seed=shift)
         scores = torch.where(scores > LOWEST, scores - shift, scores)
@@ -454,7 +454,7 @@ def test_auto_denoises_what_is_likely(ner, sentences):
     with torch.no_grad():
         scores = ner.network.encode(batch).initial.spans
     good = (scores >= LEAST_SCORE).sum((1, 2))
-    expected = np.minimum(good.numpy(), span_counts(batch.lengths.numpy(), "auto"))
+    expected = np.minimum(good.numpy(), span_counts(batch.lengths.numpy(), "auto", "candidates"))
     with watched(ner.network) as calls:
         ner.predict_tokens(words, batch_size=100, steps=1)
         ner.predict_tokens(words, batch_size=100, steps=1, spans=60)

@@ -180,21 +180,23 @@ def test_a_full_gpu_runs_without_recordings(encoder_folder, tmp_path: Path, monk
     lively_model(encoder_folder, *INITIALIZER).save_pretrained(tmp_path)
     ner = DiffusionNER.from_pretrained(tmp_path, "cuda")
     expected = ner.predict_tokens(WORDS[:20], batch_size=20)
-    capture = torch.cuda.CUDAGraph.capture_begin
+    begin, end = torch.cuda.CUDAGraph.capture_begin, torch.cuda.CUDAGraph.capture_end
     total = torch.cuda.get_device_properties(0).total_memory
 
     def full(graph: torch.cuda.CUDAGraph, **options: Any) -> None:
         torch.cuda.empty_cache()
         torch.cuda.set_per_process_memory_fraction(torch.cuda.memory_reserved() / total)
-        capture(graph, **options)
+        begin(graph, **options)
 
-    monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_begin", full)
-    try:
-        assert_same(ner.predict_tokens(WORDS[:20], batch_size=20), expected)
-        assert not ner.engine.graphs.recorded
-    finally:
+    def free(graph: torch.cuda.CUDAGraph) -> None:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    monkeypatch.undo()
+        end(graph)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.cuda.CUDAGraph, "capture_begin", full)
+        patched.setattr(torch.cuda.CUDAGraph, "capture_end", free)
+        assert_same(ner.predict_tokens(WORDS[:20], batch_size=20), expected)
+    assert not ner.engine.graphs.recorded
     assert_same(ner.predict_tokens(WORDS[:20], batch_size=20), expected)
     for _ in range(2):
         ner.predict_tokens(WORDS[:20], batch_size=20, spans=7)

@@ -24,28 +24,30 @@ from diffusionner.settings import EncoderSettings, InferenceSettings, Settings
 
 
 def own_count(words: int) -> int:
-    return int(span_counts(np.array([words]), "auto")[0])
+    return int(span_counts(np.array([words]), "auto", "noise")[0])
 
 
 # The rule
 
 
-def test_counts_grow_with_the_sentence_within_bounds():
-    counts = span_counts(np.arange(1, 600), "auto")
+@pytest.mark.parametrize("start", ["noise", "candidates"])
+def test_counts_grow_with_the_sentence_within_bounds(start):
+    counts = span_counts(np.arange(1, 600), "auto", start)
     assert counts.dtype == np.int64
     assert counts[0] == LEAST == fewest("auto") and counts[-1] == MOST
     assert (np.diff(counts) >= 0).all() and len(np.unique(counts)) > 20
-    within = counts[(counts > LEAST) & (counts < MOST)]
-    assert (within > np.arange(1, 600)[(counts > LEAST) & (counts < MOST)]).all()
+    within = (counts > LEAST) & (counts < MOST)
+    assert (2 * counts[within] > np.arange(1, 600)[within]).all()
 
 
 def test_crowded_sentences_get_several_spans_for_each_entity():
     words = np.arange(1, 97)
-    assert (span_counts(words, "auto") >= 3 * (words // 2)).all()
+    assert (span_counts(words, "auto", "noise") >= 3 * (words // 2)).all()
+    assert (span_counts(words, "auto", "candidates") > words // 2).all(), "one, and some to spare"
 
 
 def test_a_number_is_everyones():
-    assert span_counts(np.array([1, 700, 3]), 20).tolist() == [20, 20, 20]
+    assert span_counts(np.array([1, 700, 3]), 20, "noise").tolist() == [20, 20, 20]
     assert fewest(20) == 20
 
 
@@ -88,7 +90,7 @@ def test_every_window_gets_its_own_number(corpus, spans, batch_size):
     assert sum(len(lengths) for lengths, _ in engine.seen) == len(corpus) > 6
     for lengths, slots in engine.seen:
         counts = slots.sum(1)
-        assert counts.tolist() == span_counts(lengths, spans).tolist()
+        assert counts.tolist() == span_counts(lengths, spans, "noise").tolist()
         assert slots.shape[1] == counts.max(), "no more than the batch needs"
         assert (np.sort(~slots, 1) == ~slots).all(), "the first ones"
 

@@ -113,7 +113,7 @@ def _pass(
     for chosen in corpus.sorted_batches(batch_size, range(len(sentences)), step):
         with clock.stage("collate"):
             arrays = corpus.batch(chosen, step)
-            slots = span_slots(span_counts(arrays.lengths, spans))
+            slots = span_slots(span_counts(arrays.lengths, spans, inference.start))
             noise = span_noise(arrays.keys, inference.seed, 0, slots.shape[1])
         with clock.stage("copy"):
             batch = to_tensors(arrays, device)

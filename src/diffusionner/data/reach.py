@@ -44,7 +44,7 @@ class Window(NamedTuple):
     def spans(self, settings: InferenceSettings) -> int:
         """How many noisy spans it gets."""
         words = np.array([self.end - self.start])
-        return int(span_counts(words, settings.spans)[0])
+        return int(span_counts(words, settings.spans, settings.start)[0])
 
     def owns(self, span: Span) -> bool:
         return self.owned_start <= (span.start + span.end) // 2 < self.owned_end

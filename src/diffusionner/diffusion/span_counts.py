@@ -12,8 +12,9 @@ LEAST_SCORE = -4.0  # of a candidate: entities have more than zero
 LOWEST = -1e4  # the score of what cannot be, such as what is no span of the sentence
 
 
-def span_counts(words: np.ndarray, spans: int | str) -> np.ndarray:
-    """K of sentences of so many words. auto: half as many again as words and a few, within bounds.
+def span_counts(words: np.ndarray, spans: int | str, start: str) -> np.ndarray:
+    """K of sentences of so many words. auto: half as many again as words and a few, within bounds;
+    from candidates, of which no two are the same, half of that.
 
     Each span moves to an entity near it, and several move to the same: what is lost with fewer
     spans is the entities that none started near. So K must grow with the sentence, and a crowded
@@ -23,7 +24,8 @@ def span_counts(words: np.ndarray, spans: int | str) -> np.ndarray:
     of any larger number: so its entities do not depend on the batch either.
     """
     if spans == AUTO:
-        return np.clip(words * 3 // 2 + LEAST // 2, LEAST, MOST)
+        share = 4 if start == "candidates" else 2
+        return np.clip(words * 3 // share + LEAST // 2, LEAST, MOST)
     return np.full(len(words), spans, dtype=np.int64)
 
 

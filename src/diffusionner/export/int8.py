@@ -51,7 +51,7 @@ def _denoiser_feeds(ner: DiffusionNER, met: Iterable[Feed]) -> Iterator[Feed]:
     assert isinstance(engine, OnnxEngine)
     for feed in met:
         sentence = engine.encoder.run(feed)
-        counts = span_counts(feed["lengths"], AUTO)
+        counts = span_counts(feed["lengths"], AUTO, "noise")
         most = int(counts.max())
         slots = np.arange(most) < counts[:, None]
         met_spans = [

@@ -39,7 +39,7 @@ class Task:
         batch = self.corpus.batch(chosen, engine.subword_step)
         spans = None
         if self.given is None:
-            slots = span_slots(span_counts(batch.lengths, settings.spans))
+            slots = span_slots(span_counts(batch.lengths, settings.spans, settings.start))
         else:
             spans, slots = _place(self.given, self.corpus, chosen)
         return engine.find(batch, settings, slots, spans, self.start)

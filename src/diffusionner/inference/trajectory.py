@@ -56,7 +56,7 @@ def trajectories(
     inference = replace(settings.inference, start="noise", average_steps=True)
     for number in range(len(corpus)):
         batch = corpus.batch(np.array([number]), engine.subword_step)
-        slots = span_slots(span_counts(batch.lengths, inference.spans))
+        slots = span_slots(span_counts(batch.lengths, inference.spans, inference.start))
         tables = engine.find(batch, inference, slots)()[0]  # [steps, K, 5]
         windows = corpus.windows
         first = int(windows.offset[number])
