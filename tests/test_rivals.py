@@ -28,7 +28,8 @@ from diffusionner.model.biaffine import SIZE, WIDEST, Biaffine
 from diffusionner.model.encoder import SentenceEncoding
 from diffusionner.model.pretrained import load_encoder, load_tokenizer
 from diffusionner.model.tensors import pack, to_device, to_tensors, unpack
-from diffusionner.rivals.autoregressive import in_order
+from diffusionner.rivals import autoregressive
+from diffusionner.rivals.autoregressive import Generator, in_order
 from diffusionner.rivals.biaffine import BiaffineObjective
 from diffusionner.service.worker import Answerer
 from diffusionner.settings import InferenceSettings, Settings
@@ -364,29 +365,40 @@ def encoding_of(network: Network, batch: Batch[np.ndarray]) -> SentenceEncoding:
     return network.encoder(to_tensors(batch, CPU))
 
 
+def lively(generator: Generator, seed: int) -> None:
+    """What was generated last decides what comes next."""
+    torch.manual_seed(seed)
+    generator.types.weight.normal_(std=4)
+    generator.classifier[-1].weight.normal_(std=20)
+    for pointer in (generator.left, generator.right):
+        pointer.output.weight.normal_(std=4)
+    for layer in (generator.first, generator.last):
+        layer.weight.normal_()
+
+
 @torch.no_grad()
 def test_generation_follows_its_own_sequence(make):
     """What is generated with cached keys is what the whole sequence at once makes likeliest."""
     objective, corpus = make("autoregressive")
     network = objective.network.eval()
     generator = network.generator
-    generator.stop.weight.mul_(20)
-    for pointer in (generator.left, generator.right):
-        pointer.output.weight.mul_(40)
+    lively(generator, seed=3)
     encoding = encoding_of(network, corpus.batch(np.arange(6)))
     sentence = generator.read(encoding)
-    for bias in range(-30, 30):  # until some sentences stop early, some late
+    generator.stop.bias.fill_(-1e4)
+    never = generator.generate(sentence).shape[1]
+    for bias in np.arange(-30, 30, 0.25):  # until it stops by itself before that
         generator.stop.bias.fill_(bias)
         table = generator.generate(sentence)
-        stopped = (table[..., 3] >= 0).sum(1) < 2 * encoding.lengths
-        if stopped.any() and not stopped.all():
+        if table.shape[1] < never:
             break
-    assert table.shape[1] > 3
+    assert 3 < table.shape[1] < never
     left, right, kind = table[..., 0].long(), table[..., 1].long(), table[..., 2].long()
     alive = table[..., 3] >= 0
     assert len(set(alive.sum(1).tolist())) > 1, "sentences that end at different places"
     hidden = generator(sentence, torch.stack([left, right], -1), kind)
-    before = torch.nn.functional.pad(left, (1, 0))
+    longest = right == encoding.lengths[:, None] - 1  # there is no other span with this first word
+    before = torch.nn.functional.pad(left + longest, (1, 0))
     starts = generator.left_scores(hidden[:, 0::3], before, sentence).softmax(-1)
     types = generator.classifier(hidden[:, 2::3]).softmax(-1)
     for b, n in np.ndindex(*alive.shape):
@@ -398,11 +410,11 @@ def test_generation_follows_its_own_sequence(make):
         assert left[b, n] <= right[b, n] < encoding.lengths[b]
         if n:
             pair, previous = (left[b, n], right[b, n]), (left[b, n - 1], right[b, n - 1])
-            assert pair >= previous, "in order"
+            assert pair > previous, "in order"
         rest = table[b, n, 3] - starts[b, n].max() - types[b, n].max()
         least = int(left[b, n])
         if n and left[b, n] == left[b, n - 1]:
-            least = max(least, int(right[b, n - 1]))
+            least = max(least, int(right[b, n - 1]) + 1)
         scores = generator.right_scores(
             hidden[b : b + 1, 1::3][:, n : n + 1],
             torch.tensor([[least]]),
@@ -412,14 +424,28 @@ def test_generation_follows_its_own_sequence(make):
         assert rest.item() == pytest.approx(scores.max().item(), abs=1e-4)
 
 
-def test_a_generator_that_never_stops_is_stopped(make):
+@torch.no_grad()
+def test_a_generator_that_never_stops_is_stopped(make, monkeypatch):
+    """Each span is generated once, in order, and there are not too many."""
     objective, corpus = make("autoregressive")
     network = objective.network.eval()
-    with torch.no_grad():
-        network.generator.stop.bias.fill_(-1e4)
-        encoding = encoding_of(network, corpus.batch(np.arange(6)))
-        found = network.candidates(encoding)[..., 3] >= 0
-    assert found.sum(1).tolist() == (2 * encoding.lengths).tolist()
+    network.generator.stop.bias.fill_(-1e3)  # behind all words, but before what is masked
+    encoding = encoding_of(network, corpus.batch(np.arange(6)))
+    counts = set()
+    for seed in range(8):
+        lively(network.generator, seed)
+        table = network.candidates(encoding)
+        alive = table[..., 3] >= 0
+        for row, words in enumerate(encoding.lengths.tolist()):
+            count = int(alive[row].sum())
+            spans = [tuple(one) for one in table[row, :count, :2].tolist()]
+            assert alive[row, :count].all() and spans == sorted(set(spans))
+            assert all(left <= right < words for left, right in spans)
+            assert spans[-1] == (words - 1, words - 1)
+            counts.add(count)
+    assert len(counts) > 2
+    monkeypatch.setattr(autoregressive, "MOST", 2)
+    assert network.candidates(encoding).shape[1] == 2 < max(counts)
 
 
 def test_a_generator_that_stops_at_once_finds_nothing(make):

@@ -176,6 +176,7 @@ class Generator(nn.Module):
     def generate(self, sentence: ReadSentence, counts: Tensor | None = None) -> Tensor:
         """Greedily, candidates [B, K, 5]; K is what the sentence with most entities has.
 
+        No span twice: one that is repeated would be for ever, and the whole batch would wait.
         counts: [B] how many, instead of what is likeliest.
         """
         lengths = sentence.encoding.lengths
@@ -183,17 +184,19 @@ class Generator(nn.Module):
         cache = Cache(self._layers(), sentence, self.places, min(MOST, PER_WORD * words))
         x = self.begin.to(sentence.first.dtype).expand(batch, 1, size)
         alive = torch.ones_like(lengths, dtype=torch.bool)
-        left = right = torch.zeros_like(lengths)[:, None]
+        left = torch.zeros_like(lengths)[:, None]
+        right = left - 1
         found: list[Tensor] = []
         for number in range(cache.entities):
-            scores = self.left_scores(cache.step(x), left, sentence)
+            longest = right == lengths[:, None] - 1  # of those with this first word
+            scores = self.left_scores(cache.step(x), left + longest, sentence)
             p_left, start = scores.softmax(-1).max(-1)  # [B, 1]
             goes_on = start[:, 0] < words if counts is None else number < counts
             alive = alive & goes_on & (number < PER_WORD * lengths)
             if not alive.any():
                 break
             start = start.clamp(max=words - 1)
-            least = least_right(start, left, right)
+            least = least_right(start, left, right + 1)
             scores = self.right_scores(cache.step(rows_of(sentence.first, start)), least, sentence)
             p_right, right = scores.softmax(-1).max(-1)
             hidden = cache.step(rows_of(sentence.last, right))
