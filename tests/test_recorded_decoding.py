@@ -129,6 +129,31 @@ def test_without_memory_for_recordings_all_is_found(encoder_folder):
     assert len(tried) == 1, "it is not tried again"
 
 
+def test_recordings_go_when_a_batch_needs_their_memory(encoder_folder, monkeypatch):
+    plain = lively_model(encoder_folder)
+    recorded, again = with_recordings(plain)
+    expected = plain.predict_tokens(WORDS[:5])
+    encode = recorded.network.encoder.forward
+
+    def short(batch: Any) -> Any:
+        if recorded.engine.graphs is not None and recorded.engine.graphs.recorded:
+            raise torch.OutOfMemoryError("no room")
+        return encode(batch)
+
+    monkeypatch.setattr(recorded.network.encoder, "forward", short)
+    for _ in range(4):
+        assert_same(recorded.predict_tokens(WORDS[:5]), expected)
+    assert again.recordings and recorded.engine.graphs is None
+
+    def full(batch: Any) -> Any:
+        raise torch.OutOfMemoryError("no room")
+
+    recorded, _ = with_recordings(plain)
+    monkeypatch.setattr(recorded.network.encoder, "forward", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        recorded.predict_tokens(WORDS[:5])
+
+
 def test_the_recording_unused_for_longest_goes(encoder_folder, monkeypatch):
     monkeypatch.setattr(graphs, "MOST", 2)
     recorded, again = with_recordings(lively_model(encoder_folder))

@@ -103,9 +103,17 @@ class TorchEngine:
         current = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
         try:
             with torch.inference_mode(), autocast, current:
+                if (graphs := self.graphs) is not None and given is None:
+                    try:
+                        tensors = to_tensors(batch, device)
+                        return _fetch(graphs.find(batch, tensors, settings, slots))
+                    except torch.OutOfMemoryError:
+                        if not graphs.recorded:
+                            raise
+                        # They hold memory that batches need more.
+                        self.graphs = graphs = None
+                        torch.cuda.empty_cache()
                 tensors = to_tensors(batch, device)
-                if self.graphs is not None and given is None:
-                    return _fetch(self.graphs.find(batch, tensors, settings, slots))
                 (counted,) = to_device([slots], device)
                 spans = None if given is None else to_device([given], device)[0]
                 return _fetch(network.find(tensors, settings, counted, spans, start))
