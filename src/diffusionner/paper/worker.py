@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from diffusionner import DiffusionNER, formats
-from diffusionner.bench import machine, sample, shapes
+from diffusionner.bench import machine, sample
 from diffusionner.bench.subjects import Subject
 from diffusionner.bench.throughput import Loaded
 from diffusionner.bench.timing import Summary, timed
@@ -65,6 +65,8 @@ def _load(job: dict[str, Any], sentences: dict[str, list[Sentence]], device: str
         scratch, shape = Path(name), job["shape"]
         subject = Subject(shape or "trained", Path(job["model"]), device)
         if shape:
+            from diffusionner.bench import shapes  # transformers, which others do without
+
             subject = Subject(shape, scratch / "model", device, random=True)
             settings = Settings.load(Path(job["preset"]), job["overrides"])
             shapes.write_encoder(shape, sentences["dev"], scratch / "encoder")
