@@ -14,7 +14,7 @@ import pytest
 from papers import jobs, sources, write_records
 
 from diffusionner.errors import DataError
-from diffusionner.paper import published, render
+from diffusionner.paper import plots, published, render
 from diffusionner.paper.corpora import METHODS
 from diffusionner.paper.records import Records, path_of, read, write
 from diffusionner.paper.tables import (
@@ -197,6 +197,31 @@ def test_the_same_records_give_the_same_bytes(output):
     before = {path: path.read_bytes() for path in names}
     render.write(find(["nested", "figures"]), output)
     assert {path: path.read_bytes() for path in names} == before
+
+
+def looks(*panels: tuple[str, ...]) -> dict[str, tuple[str, str]]:
+    """Marker and colour of each series of a picture, which has them in these panels."""
+    series = [[{"name": name, "x": [1, 2], "y": [3.0, 4.0]} for name in names] for names in panels]
+    about = {"title": "", "xlabel": "", "ylabel": "sentences/s"}
+    data = {"columns": 2, "panels": [{**about, "series": one} for one in series]}
+    figure = plots.lines(data)
+    found: dict[str, tuple[str, str]] = {}
+    for chart in figure.axes:
+        for line in chart.get_lines():
+            look = (line.get_marker(), line.get_color())
+            assert found.setdefault(line.get_label(), look) == look, "the same in every panel"
+    return found
+
+
+def test_series_are_told_apart_in_pictures():
+    titles = tuple(method.title for method in METHODS.values())
+    kinds = ("DiffusionNER from noise", "DiffusionNER from candidates")
+    everything = looks(titles)
+    cases = [looks(("K = 10", "K = 30", "K = 60"), ("K = 60",)), looks(titles[1:4], kinds)]
+    for found in (everything, *cases):
+        assert len(set(found.values())) == len(found)
+    assert all(everything[name] == look for name, look in cases[1].items() if name in everything)
+    assert cases[1][kinds[0]] == everything[titles[0]]
 
 
 def test_notes_are_taken_in(output):

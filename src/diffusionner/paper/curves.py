@@ -66,7 +66,7 @@ def steps(table: Table, shown: Shown) -> Sheet:
         "The paper shows this for ACE04 as a figure, without numbers; it finds that more steps "
         "help a little, and most when spans are few."
     ]
-    return Sheet(text, grids, _lines_plot(table, panels, columns=2))
+    return Sheet(text, grids, _lines_plot(table, panels, columns=3))
 
 
 def spans(table: Table, shown: Shown) -> Sheet:
@@ -151,15 +151,20 @@ def limitations(table: Table, shown: Shown) -> Sheet:
         cells = [_spread(runs, points) for runs in found]
         spread.append(Row(title, tuple(cell for three in cells for cell in three)))
         groups.append([percent(_all_scores(runs, points)) for runs in found])
-    panel = {
-        "title": f"dev F1 over {NOISE_SEEDS} noise seeds",
-        "ylabel": "dev F1",
-        "groups": [title for title, _ in SPREADS],
-        "series": [
-            {"name": CORPORA[corpus].title, **mean_and_sd(group[number] for group in groups)}
-            for number, corpus in enumerate(STUDIED)
-        ],
-    }
+    panels = [
+        {
+            "title": CORPORA[corpus].title,
+            "ylabel": "dev F1",
+            "groups": [title for title, _ in SPREADS],
+            "series": [
+                {
+                    "name": f"runs, each with {NOISE_SEEDS} noise seeds",
+                    **mean_and_sd(group[number] for group in groups),
+                }
+            ],
+        }
+        for number, corpus in enumerate(STUDIED)
+    ]
     grids = [Grid("Chance in sampling", "start", tuple(columns), filled(spread), best=False)]
     grids.append(_slowness(shown))
     text = [
@@ -170,7 +175,7 @@ def limitations(table: Table, shown: Shown) -> Sheet:
         "ceiling that `diffusionner data check` gives for a corpus."
     ]
     has_spread = any(cell.values for group in groups for cell in group)
-    plots = [Plot(table.name, "dots", {"panels": [panel]})] if has_spread else []
+    plots = [Plot(table.name, "dots", {"panels": panels})] if has_spread else []
     return Sheet(text, [grid for grid in grids if grid.rows], plots)
 
 

@@ -151,17 +151,18 @@ def ablations(table: Table, shown: Shown) -> Sheet:
         mine = tuple(Row(row.title, (*row.cells, *empty)) for row in rows)
         mine, theirs = _side_by_side(mine, theirs)
         grids.append(Grid(titles[part], "setting", (*columns, *printed), (*mine, *theirs)))
-        panels.append(
+        panels += [
             {
-                "title": titles[part],
+                "title": f"{titles[part]}: {CORPORA[name].title}",
                 "ylabel": "dev F1",
                 "groups": [row.title for row in rows],
                 "series": [
-                    {"name": name, **mean_and_sd(row.cells[number] for row in rows)}
-                    for number, (name, _) in enumerate(columns)
+                    {"name": start, **mean_and_sd(row.cells[2 * number + place] for row in rows)}
+                    for place, start in enumerate(("from candidates", "from noise"))
                 ],
             }
-        )
+            for number, name in enumerate(corpora)
+        ]
     text = [
         "F1 on dev of DiffusionNER with one thing changed from the preset, mean ± standard "
         f"deviation over the seeds, after {ABLATION_EPOCHS} epochs: from candidates with one step, "

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,15 +70,27 @@ def _figure(panels: int, columns: int, height: float = _PANEL[1]) -> tuple[Figur
     return figure, axes[:panels]
 
 
-def _style(name: str, number: int) -> dict[str, Any]:
-    """number: of the series, for one that is no method's."""
-    number = _OF_METHODS.get(name, number)
-    return {"marker": _MARKERS[number % len(_MARKERS)], "color": f"C{number}", "label": name}
+def _styles(panels: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Series name → how it looks, in all panels alike.
+
+    Beside methods others have the looks that no method has, the first that of DiffusionNER, of
+    which they are kinds.
+    """
+    names = list(dict.fromkeys(one["name"] for panel in panels for one in panel["series"]))
+    methods = {_OF_METHODS[name] for name in names if name in _OF_METHODS}
+    taken = set(_OF_METHODS.values()) - {0} | methods if methods else set()
+    free = (number for number in itertools.count() if number not in taken)
+    numbers = {name: _OF_METHODS[name] if name in _OF_METHODS else next(free) for name in names}
+    return {
+        name: {"marker": _MARKERS[number % len(_MARKERS)], "color": f"C{number}", "label": name}
+        for name, number in numbers.items()
+    }
 
 
 def _dots(data: Mapping[str, Any]) -> Figure:
     """A dot for each group and series, with its standard deviation."""
     panels = data["panels"]
+    styles = _styles(panels)
     figure, charts = _figure(len(panels), min(2, len(panels)), 4.2)
     for chart, panel in zip(charts, panels, strict=True):
         series, groups = panel["series"], panel["groups"]
@@ -90,7 +103,7 @@ def _dots(data: Mapping[str, Any]) -> Figure:
                 yerr=[one["sd"][group] or 0.0 for group in known],
                 linestyle="none",
                 capsize=2,
-                **_style(one["name"], number),
+                **styles[one["name"]],
             )
         chart.set_xticks(range(len(groups)), groups, rotation=25, ha="right")
         chart.set(title=panel["title"], ylabel=panel["ylabel"], xlim=(-0.5, len(groups) - 0.5))
@@ -99,28 +112,37 @@ def _dots(data: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def _lines(data: Mapping[str, Any]) -> Figure:
-    from matplotlib.ticker import MaxNLocator
+def lines(data: Mapping[str, Any]) -> Figure:
+    from matplotlib.ticker import MaxNLocator, NullLocator, StrMethodFormatter
 
     panels = data["panels"]
+    styles = _styles(panels)
     figure, charts = _figure(len(panels), min(data["columns"], len(panels)))
     for chart, panel in zip(charts, panels, strict=True):
         for number, one in enumerate(panel["series"]):
-            _line(chart, one, number)
-        if panel.get("log"):
-            chart.set_xscale("log")
-        if all(isinstance(x, int) for one in panel["series"] for x in one["x"]):
-            chart.xaxis.set_major_locator(MaxNLocator(integer=True))
+            _line(chart, one, styles[one["name"]], below=number % 2 == 1)
         chart.set(title=panel["title"], xlabel=panel["xlabel"], ylabel=panel["ylabel"])
         chart.grid(alpha=0.3)
+        if panel.get("log"):
+            chart.set_xscale("log")
+            chart.xaxis.set_major_locator(MaxNLocator(6))
+            chart.xaxis.set_minor_locator(NullLocator())
+            chart.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+            chart.margins(0.12)
+        places = {x for one in panel["series"] for x in one["x"]}
+        if all(isinstance(x, int) for x in places):
+            chart.set_xticks(sorted(places))
+        if panel["ylabel"] == "sentences/s":  # else a little slower looks much slower
+            chart.set_ylim(0, 1.1 * max(chart.dataLim.ymax, 1))
+            chart.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     _legend(figure, charts)
     return figure
 
 
-def _line(chart: Axes, one: Mapping[str, Any], number: int) -> None:
+def _line(chart: Axes, one: Mapping[str, Any], style: Mapping[str, Any], below: bool) -> None:
+    """below: where the names of points stand, if they have any."""
     points = [i for i in range(len(one["x"])) if None not in (one["x"][i], one["y"][i])]
     x, y = [one["x"][i] for i in points], [one["y"][i] for i in points]
-    style = _style(one["name"], number)
     chart.plot(x, y, **style)
     if "sd" in one:
         spread = [one["sd"][i] or 0.0 for i in points]
@@ -129,7 +151,15 @@ def _line(chart: Axes, one: Mapping[str, Any], number: int) -> None:
         chart.fill_between(x, low, high, color=style["color"], alpha=0.15)
     for i in points if "labels" in one else ():
         place = (one["x"][i], one["y"][i])
-        chart.annotate(one["labels"][i], place, (4, 4), textcoords="offset points", fontsize=8)
+        chart.annotate(
+            one["labels"][i],
+            place,
+            (0, -14 if below else 7),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8,
+            color=style["color"],
+        )
 
 
 def _legend(figure: Figure, charts: list[Axes]) -> None:
@@ -178,6 +208,6 @@ def _plain(text: str) -> str:
 
 _DRAW: dict[str, Callable[[Mapping[str, Any]], Figure]] = {
     "dots": _dots,
-    "lines": _lines,
+    "lines": lines,
     "trajectory": _trajectory,
 }
