@@ -13,6 +13,9 @@ from corpora import EXCERPT
 from models import assert_same, lively_model
 
 from diffusionner import DiffusionNER, formats
+from diffusionner.bench import agreement
+from diffusionner.bench.subjects import Subject
+from diffusionner.corpus import Sentence
 from diffusionner.inference import graphs
 from diffusionner.inference.graphs import GraphedDecoding, padded_count
 from diffusionner.inference.torch_engine import TorchEngine
@@ -167,6 +170,26 @@ def test_the_recording_unused_for_longest_goes(encoder_folder, monkeypatch):
 
     assert [run(spans) for spans in (1, 2, 1, 3)] == [1, 1, 0, 1]
     assert run(1) == 0 and run(2) == 1
+
+
+def test_the_bench_notices_wrong_recordings(encoder_folder, tmp_path: Path):
+    lively_model(encoder_folder).save_pretrained(tmp_path)
+    subject = Subject("lively", tmp_path, "cpu")
+    sentences = [Sentence(words) for words in WORDS[:5]]
+    (expected,) = agreement.expect(subject, sentences, [2])
+
+    class Wrong(Again):
+        """Runs the first step again and again."""
+
+        def __call__(self, work: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
+            result, _ = super().__call__(work)
+            return result, lambda: None
+
+    for recorder, holds in ((Again(), True), (Wrong(), False)):
+        fast = subject.load()
+        fast.engine.graphs = GraphedDecoding(fast.engine.running, recorder)
+        found = agreement.check(subject, "float32", fast, expected, batch_size=100)
+        assert recorder.recordings and found.entities and found.holds == holds
 
 
 def test_sizes_are_few_and_little_of_them_is_padding():

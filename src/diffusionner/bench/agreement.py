@@ -17,6 +17,7 @@ import torch
 from diffusionner.bench.subjects import Subject
 from diffusionner.bench.throughput import had_by
 from diffusionner.corpus import Entity, Sentence
+from diffusionner.inference.graphs import SIGHTINGS
 from diffusionner.inference.pipeline import DiffusionNER
 
 PATIENCE = 20.0  # seconds of a plain network, roughly, for all γ together
@@ -92,7 +93,8 @@ def check(
 ) -> Agreement:
     words, docs = [s.words for s in expected.sentences], [s.doc for s in expected.sentences]
     with _without_tf32():
-        ours = fast.predict_tokens(words, docs, batch_size=batch_size, **expected.options)
+        for _ in range(SIGHTINGS):  # on a GPU the last time is by recordings
+            ours = fast.predict_tokens(words, docs, batch_size=batch_size, **expected.options)
     theirs = expected.entities
     same, found, wanted, both, furthest = compare(ours[: len(theirs)], theirs, expected.least)
     f1 = 2 * both / (found + wanted) if found + wanted else 1.0
