@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,16 +28,17 @@ from diffusionner import DiffusionNER, formats
 from diffusionner.batching import Batch, EncodedCorpus
 from diffusionner.bench import sample, shapes
 from diffusionner.bench.throughput import transformer_inputs
+from diffusionner.bench.timing import synchronise, timed
 from diffusionner.diffusion import span_noise
 from diffusionner.diffusion.span_counts import span_counts, span_slots
-from diffusionner.inference.torch_engine import TorchEngine
 from diffusionner.model import DenoisingNetwork
 from diffusionner.model.decoder import read_out
-from diffusionner.model.encoder import SentenceEncoding, pool_subwords
+from diffusionner.model.encoder import pool_subwords
 from diffusionner.model.tensors import to_device, to_tensors
 from diffusionner.settings import Settings
 
 Parts = dict[str, Callable[[], object]]
+Kernels = dict[str, tuple[float, float]]
 
 
 def parts_of(
@@ -46,15 +48,14 @@ def parts_of(
     device = next(network.parameters()).device
     settings = ner.settings.with_inference({"spans": spans}).inference
     encoder = network.encoder
-    counts = span_counts(arrays.lengths, spans, settings.start)
-    slots = span_slots(counts)
+    slots = span_slots(span_counts(arrays.lengths, spans, settings.start))
     noise = span_noise(arrays.keys, 0, 0, slots.shape[1])
     tensors = to_tensors(arrays, device)
     visible, noisy = to_device([slots, noise], device)
     inputs = transformer_inputs(tensors.subwords, tensors.attention)
     subwords = encoder.transformer(**inputs).last_hidden_state
     pooled = pool_subwords(subwords, tensors, encoder.pooling)
-    encoding: SentenceEncoding = encoder.contextualise(pooled, tensors)
+    encoding = encoder.contextualise(pooled, tensors)
     begun = network.begin(encoding, settings, visible)
     x = noisy if begun.x is None else begun.x
     t = torch.ones_like(tensors.lengths)[:, None]
@@ -66,11 +67,7 @@ def parts_of(
     }
     if encoder.characters is not None:
         parts["characters"] = lambda: encoder.characters(tensors.characters)
-        wide = torch.cat([pooled, encoder.characters(tensors.characters).to(pooled.dtype)], -1)
-    else:
-        wide = pooled
-    if encoder.lstm is not None:
-        parts["BiLSTM"] = lambda: encoder.lstm(wide, tensors.lengths)
+    parts["characters, BiLSTM, projection"] = lambda: encoder.contextualise(pooled, tensors)
     if network.decoder.initializer is not None:
         initializer = network.decoder.initializer
         parts["initializer"] = lambda: initializer(encoding.states, encoding.mask)
@@ -82,32 +79,27 @@ def parts_of(
     }
 
 
-def measure(
-    run: Callable[[], object], device: str, repeats: int
-) -> tuple[float, float, int, list[tuple[str, float, int]]]:
-    """Milliseconds of device and host, kernels, and these by name, of one run."""
-    on_gpu = device.startswith("cuda")
-    wait = torch.cuda.synchronize if on_gpu else lambda: None
-    run()
-    wait()
+def measure(run: Callable[[], object], device: str, repeats: int) -> tuple[float, Kernels]:
+    """Milliseconds of the host, and of each kernel with how often it ran, of one run."""
+    timed(run, device)
     started = time.perf_counter()
     for _ in range(repeats):
         run()
     host = (time.perf_counter() - started) / repeats
-    wait()
-    kind = ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU
-    with profile(activities=[kind]) as watched:
+    synchronise(device)
+    on_gpu = device.startswith("cuda")
+    with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as watched:
         for _ in range(repeats):
-            run()
-        wait()
-    rows = []
-    for event in watched.key_averages():
-        taken = event.self_device_time_total if on_gpu else event.self_cpu_time_total
-        if taken > 0:
-            rows.append((event.key, taken / 1000 / repeats, event.count // repeats))
-    rows.sort(key=lambda row: -row[1])
-    total = sum(row[1] for row in rows)
-    return total, 1000 * host, sum(row[2] for row in rows), rows
+            timed(run, device)
+    taken = {
+        event.key: (event.self_device_time_total if on_gpu else event.self_cpu_time_total, event)
+        for event in watched.key_averages()
+    }
+    return 1000 * host, {
+        key: (microseconds / 1000 / repeats, event.count / repeats)
+        for key, (microseconds, event) in taken.items()
+        if microseconds > 0
+    }
 
 
 def main() -> None:
@@ -126,45 +118,43 @@ def main() -> None:
     spans = arguments.spans if arguments.spans == "auto" else int(arguments.spans)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     sentences = formats.read(arguments.data)
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as scratch:
         folder = arguments.model
         if arguments.shape:
             settings = Settings.load(arguments.config) if arguments.config else Settings()
-            folder = Path(name) / "model"
-            shapes.write_encoder(arguments.shape, sentences, Path(name) / "encoder")
-            shapes.write_model(Path(name) / "encoder", sentences, settings, folder)
+            folder = shapes.write(arguments.shape, sentences, settings, Path(scratch))
         ner = DiffusionNER.from_pretrained(folder, device)
-    assert isinstance(ner.engine, TorchEngine) and isinstance(ner.engine.running, DenoisingNetwork)
+    network = getattr(ner.engine, "running", None)
+    if not isinstance(network, DenoisingNetwork):
+        parser.error("only a model of torch that denoises can be profiled")
     chosen = sample.draw(sentences, arguments.sentences)
     corpus = EncodedCorpus(chosen, ner.subwords, ner.settings.encoder)
     step = ner.engine.subword_step
     batches = list(corpus.sorted_batches(arguments.batch_size, range(len(chosen)), step))
-    sums: dict[str, list[float]] = {}
-    kernels: dict[str, dict[str, list[float]]] = {}
+    host: Counter[str] = Counter()
+    times: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     with torch.inference_mode():
         for number in batches:
-            parts = parts_of(ner, ner.engine.running, corpus.batch(number, step), spans)
-            for name, run in parts.items():
-                of_device, of_host, count, rows = measure(run, device, arguments.repeats)
-                row = sums.setdefault(name, [0.0, 0.0, 0.0])
-                sums[name] = [a + b for a, b in zip(row, (of_device, of_host, count), strict=True)]
-                for key, taken, times in rows:
-                    known = kernels.setdefault(name, {}).setdefault(key, [0.0, 0.0])
-                    kernels[name][key] = [known[0] + taken, known[1] + times]
+            for name, run in parts_of(ner, network, corpus.batch(number, step), spans).items():
+                taken, kernels = measure(run, device, arguments.repeats)
+                host[name] += taken
+                for key, (milliseconds, count) in kernels.items():
+                    times[name][key] += milliseconds
+                    counts[name][key] += count
     console = Console(width=150)
     table = Table(title=f"{len(chosen)} sentences in {len(batches)} batches, {device}")
     for column in ("part", "device, ms per sentence", "host, ms per sentence", "kernels per batch"):
         table.add_column(column, justify="left" if column == "part" else "right")
-    for name, (of_device, of_host, count) in sums.items():
-        each = [f"{value / len(chosen):.5f}" for value in (of_device, of_host)]
-        table.add_row(name, *each, f"{count / len(batches):.0f}")
+    for name, of_host in host.items():
+        each = [f"{value / len(chosen):.5f}" for value in (times[name].total(), of_host)]
+        table.add_row(name, *each, f"{counts[name].total() / len(batches):.0f}")
     console.print(table)
-    for name, found in kernels.items() if arguments.top else ():
+    for name in host if arguments.top else ():
         console.print(f"\n{name}", style="bold")
-        for key, (taken, times) in sorted(found.items(), key=lambda one: -one[1][0])[
-            : arguments.top
-        ]:
-            console.print(f"  {taken / len(chosen):.5f} ms  {times / len(batches):6.1f} x  {key}")
+        for key, taken in times[name].most_common(arguments.top):
+            often = counts[name][key] / len(batches)
+            console.print(f"  {taken / len(chosen):.5f} ms  {often:6.1f} x  {key}")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from diffusionner.inference.predictor import Task, predict
 from diffusionner.inference.torch_engine import TorchEngine
 from diffusionner.model import DenoisingNetwork, Prediction
 from diffusionner.model.encoder import BiLSTM, pool_subwords
-from diffusionner.model.network import Restored, noise_source
+from diffusionner.model.network import Restored
 from diffusionner.model.pretrained import load_encoder, load_tokenizer
 from diffusionner.model.tensors import to_device, to_tensors
 from diffusionner.settings import EncoderSettings, InferenceSettings, Settings
@@ -63,9 +63,7 @@ def full(count: int, spans: int) -> torch.Tensor:
 
 
 def reverse(network, batch, settings: InferenceSettings, slots: torch.Tensor, *given) -> Restored:
-    noise = noise_source(batch.keys, settings.seed, CPU)
-    with torch.inference_mode():
-        return network.reverse(network.encoder(batch), settings, slots, noise, *given)
+    return network.reverse(batch, settings, slots, *given)
 
 
 # Tensors

@@ -194,9 +194,7 @@ def _subjects(
         graphs = request.cuda_graphs
         return [Subject(name, path, request.device, False, graphs) for name, path in pairs]
     tell("random weights", 0, 1)
-    encoder, folder = scratch / "encoder", scratch / "model"
-    shapes.write_encoder(request.shape, sentences, encoder)
-    shapes.write_model(encoder, sentences, request.settings, folder)
+    folder = shapes.write(request.shape, sentences, request.settings, scratch)
     return [Subject(request.shape, folder, request.device, True, request.cuda_graphs)]
 
 

@@ -30,6 +30,13 @@ SUBWORDS_PER_WORD = 1.3  # about what these encoders' own tokenizers have on Eng
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
+def write(shape: str, sentences: Sequence[Sentence], settings: Settings, to: Path) -> Path:
+    """A model of that shape with random weights, and its encoder beside it: the model's folder."""
+    write_encoder(shape, sentences, to / "encoder")
+    write_model(to / "encoder", sentences, settings, to / "model")
+    return to / "model"
+
+
 def write_encoder(shape: str, sentences: Sequence[Sentence], folder: Path) -> None:
     """A random encoder of that shape and a tokenizer made from the sentences, for transformers."""
     if shape not in SHAPES:

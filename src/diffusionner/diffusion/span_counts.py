@@ -14,7 +14,7 @@ LOWEST = -1e4  # the score of what cannot be, such as what is no span of the sen
 
 def span_counts(words: np.ndarray, spans: int | str, start: str) -> np.ndarray:
     """K of sentences of so many words. auto: half as many again as words and a few, within bounds;
-    from candidates, of which no two are the same, half of that.
+    at a start from candidates, which lie where entities are, about half of that.
 
     Each span moves to an entity near it, and several move to the same: what is lost with fewer
     spans is the entities that none started near. So K must grow with the sentence, and a crowded

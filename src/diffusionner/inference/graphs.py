@@ -1,8 +1,8 @@
 """CUDA graphs of what follows the encoder.
 
-What all steps share has some 150 kernels, a denoising step 120. The host takes longer to launch
-them than a GPU to run them, and has no time left to read the next text. Recorded once per shape,
-they are one launch each; a step's recording serves any number of steps.
+What all steps share is some 90 operations, a denoising step with its reading out 140. The host
+takes longer to launch them than a GPU to run them, and has no time left to read the next text.
+Recorded once per shape, they are one launch each; a step's recording serves any number of steps.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from diffusionner.diffusion.span_counts import AUTO
 from diffusionner.model.decoder import read_out
 from diffusionner.model.encoder import SentenceEncoding
 from diffusionner.model.network import Beginning, DenoisingNetwork, noise_source
+from diffusionner.model.streams import aside
 from diffusionner.model.tensors import pack, to_device, unpack
 from diffusionner.settings import InferenceSettings
 
@@ -86,36 +87,37 @@ class GraphedDecoding:
         slots: np.ndarray,
     ) -> Tensor:
         """As the network's own, from noise or candidates; tensors: the batch on the device."""
-        encoding = self.network.encoder(tensors)
         auto = settings.spans == AUTO
-        (sentences, words), spans = encoding.states.shape[:2], slots.shape[1]
+        (sentences, words), spans = batch.first.shape, slots.shape[1]
         # A fixed number of spans is seen without a mask, so it must be just that.
         most = round_up(spans, SPANS) if auto else spans
         shape = (padded_count(sentences), round_up(words, WORDS), most)
-        key = (shape, auto, settings.start)
+        recording = self._recording((shape, auto, settings.start), settings, shape)
+        if recording is None:
+            (counted,) = to_device([slots], tensors.lengths.device)
+            return self.network.find(tensors, settings, counted)
+        states = self.network.encoder(tensors).states
+        with self.lock:
+            table = self._run(recording, states, batch, settings, _padded(batch, slots, shape))
+        return table[:, :, :spans]
+
+    def _recording(
+        self, key: tuple[object, ...], settings: InferenceSettings, shape: tuple[int, int, int]
+    ) -> _Recording | None:
+        """That of a shape which was met before."""
         with self.lock:
             self.seen[key] += 1
             if self.seen[key] == SIGHTINGS:
-                self._keep(key, lambda: self._record(encoding.states, settings, shape))
-            recording = self.recorded.get(key)
-            if recording is not None:
+                try:
+                    self.recorded[key] = self._record(settings, shape)
+                except torch.OutOfMemoryError:  # it runs without
+                    torch.cuda.empty_cache()
+                while len(self.recorded) > MOST:
+                    gone, _ = self.recorded.popitem(last=False)
+                    del self.seen[gone]
+            if key in self.recorded:
                 self.recorded.move_to_end(key)
-                table = self._run(
-                    recording, encoding.states, batch, settings, _padded(batch, slots, shape)
-                )
-                return table[:, :, :spans]
-        device = encoding.states.device
-        noise = noise_source(batch.keys, settings.seed, device)
-        return self.network.decode(encoding, settings, to_device([slots], device)[0], noise)
-
-    def _keep(self, key: tuple[object, ...], record: Callable[[], _Recording]) -> None:
-        try:
-            self.recorded[key] = record()
-        except torch.OutOfMemoryError:  # it runs without
-            torch.cuda.empty_cache()
-        while len(self.recorded) > MOST:
-            gone, _ = self.recorded.popitem(last=False)
-            del self.seen[gone]
+            return self.recorded.get(key)
 
     def _run(
         self,
@@ -151,12 +153,9 @@ class GraphedDecoding:
         )
         return torch.stack(tables if settings.average_steps else tables[-1:], 1)
 
-    def _record(
-        self, like: Tensor, settings: InferenceSettings, shape: tuple[int, int, int]
-    ) -> _Recording:
-        """like: states [B, M, h] of the batch that it is made for."""
+    def _record(self, settings: InferenceSettings, shape: tuple[int, int, int]) -> _Recording:
         sentences, words, spans = shape
-        states = self._states(like, sentences, words)
+        states = self._states(sentences, words)
         # For the time of recording: sentences of one word, and all their spans.
         values = [np.ones(sentences, dtype=np.int64), np.ones((sentences, spans), dtype=bool)]
         inputs = pack(values, states.device).to(states.device)
@@ -177,12 +176,14 @@ class GraphedDecoding:
         (x0, table), replay_step = self.record(step)
         return _Recording(states, inputs, replay_begin, begun.x, x, t, replay_step, x0, table)
 
-    def _states(self, like: Tensor, sentences: int, words: int) -> Tensor:
+    def _states(self, sentences: int, words: int) -> Tensor:
         """Memory for [B, M, h]; a larger shape takes more, which then serves the next ones too."""
-        size = sentences * words * like.shape[-1]
+        hidden = self.network.encoder.hidden_size
+        size = sentences * words * hidden
         if self.room.numel() < size:
+            like = next(self.network.parameters())
             self.room = like.new_zeros(max(size, 2 * self.room.numel()))
-        return self.room[:size].view(sentences, words, -1)
+        return self.room[:size].view(sentences, words, hidden)
 
 
 def padded_count(sentences: int) -> int:
@@ -212,11 +213,9 @@ class CudaRecorder:
         return torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def __call__(self, work: Callable[[], Result]) -> tuple[Result, Replay]:
-        current = torch.cuda.current_stream()
         graph = torch.cuda.CUDAGraph()
-        self.side.wait_stream(current)
         # Not by torch.cuda.graph, which waits for the GPU and gives all its spare memory back.
-        with torch.cuda.stream(self.side):
+        with aside(self.side):
             work()  # libraries choose their kernels and workspaces
             # Other threads may use the GPU meanwhile.
             graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
@@ -228,5 +227,4 @@ class CudaRecorder:
                 raise
             graph.capture_end()
             graph.replay()  # nothing has run so far, and what is recorded next needs the result
-        current.wait_stream(self.side)
         return result, graph.replay

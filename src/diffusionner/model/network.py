@@ -34,8 +34,6 @@ from diffusionner.model.initializer import Initial, candidates
 from diffusionner.model.tensors import to_device
 from diffusionner.settings import InferenceSettings, Settings
 
-Noise = Callable[[int, int], Tensor]  # number of the step, spans → [B, 1, K, 2]
-
 if TYPE_CHECKING:
     from diffusionner.training.objective import DenoisingObjective
 
@@ -112,20 +110,7 @@ class DenoisingNetwork(Network):
         given: Tensor | None = None,
         start: int | None = None,
     ) -> Tensor:
-        noise = noise_source(batch.keys, settings.seed, batch.lengths.device)
-        return self.decode(self.encoder(batch), settings, slots, noise, given, start)
-
-    def decode(
-        self,
-        encoding: SentenceEncoding,
-        settings: InferenceSettings,
-        slots: Tensor,
-        noise: Noise,
-        given: Tensor | None = None,
-        start: int | None = None,
-    ) -> Tensor:
-        """All that follows the encoder: what `find` gives."""
-        restored = self.reverse(encoding, settings, slots, noise, given, start)
+        restored = self.reverse(batch, settings, slots, given, start)
         tables = [
             read_out(prediction, restored.slots, restored.initial)
             for prediction in restored.predictions
@@ -135,10 +120,9 @@ class DenoisingNetwork(Network):
     @torch.inference_mode()
     def reverse(
         self,
-        encoding: SentenceEncoding,
+        batch: Batch[Tensor],
         settings: InferenceSettings,
         slots: Tensor,
-        noise: Noise,
         given: Tensor | None = None,
         start: int | None = None,
     ) -> Restored:
@@ -148,11 +132,12 @@ class DenoisingNetwork(Network):
         slots: [B, K] true where a sentence has a span; given: [B, K, 2] word indices (left,
         right), taken as the noisy spans of timestep `start`.
         """
-        begun = self.begin(encoding, settings, slots, given)
+        begun = self.begin(self.encoder(batch), settings, slots, given)
+        noise = noise_source(batch.keys, settings.seed, batch.lengths.device)
         count = begun.slots.shape[1]
         x = noise(0, count) if begun.x is None else begun.x
         predictions = reverse_process(
-            lambda x, t: self.step(begun, x, torch.full_like(encoding.lengths, t)[:, None]),
+            lambda x, t: self.step(begun, x, torch.full_like(batch.lengths, t)[:, None]),
             x,
             self.schedule,
             self.timesteps(settings, start),
@@ -200,6 +185,6 @@ class DenoisingNetwork(Network):
         return self.restored(prediction, begun.sentence.lengths[:, None]), prediction
 
 
-def noise_source(keys: np.ndarray, seed: int, device: torch.device) -> Noise:
-    """What the host draws for each step, on a device."""
+def noise_source(keys: np.ndarray, seed: int, device: torch.device) -> Callable[[int, int], Tensor]:
+    """What the host draws, on a device: the number of a step and of spans → [B, 1, K, 2]"""
     return lambda step, count: to_device([span_noise(keys, seed, step, count)], device)[0]

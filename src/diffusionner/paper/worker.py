@@ -62,15 +62,14 @@ def main(path: Path) -> int:
 def _load(job: dict[str, Any], sentences: dict[str, list[Sentence]], device: str) -> Loaded:
     """The trained model, or one of the shape with random weights."""
     with tempfile.TemporaryDirectory() as name:
-        scratch, shape = Path(name), job["shape"]
-        subject = Subject(shape or "trained", Path(job["model"]), device)
+        shape = job["shape"]
+        subject = Subject("trained", Path(job["model"]), device)
         if shape:
             from diffusionner.bench import shapes  # transformers, which others do without
 
-            subject = Subject(shape, scratch / "model", device, random=True)
             settings = Settings.load(Path(job["preset"]), job["overrides"])
-            shapes.write_encoder(shape, sentences["dev"], scratch / "encoder")
-            shapes.write_model(scratch / "encoder", sentences["dev"], settings, subject.folder)
+            folder = shapes.write(shape, sentences["dev"], settings, Path(name))
+            subject = Subject(shape, folder, device, random=True)
         return Loaded(subject, subject.own_precision, subject.load())
 
 

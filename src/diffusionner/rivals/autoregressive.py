@@ -32,7 +32,7 @@ from diffusionner.settings import DecoderSettings, InferenceSettings, Settings
 from diffusionner.training.base import Objective
 
 MOST = 128  # entities of a sentence
-PER_WORD = 2  # at most, lest a sentence never ends
+PER_WORD = 2  # at most: a sentence has many more spans
 
 
 class GeneratingNetwork(Rival):

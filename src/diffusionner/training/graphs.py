@@ -7,8 +7,7 @@ another, and the update of the weights a third.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 from diffusionner.batching import Batch
+from diffusionner.model.streams import aside
 from diffusionner.model.tensors import arrays_of, pack, unpack, with_tensors
 from diffusionner.training.base import Objective
 
@@ -112,7 +112,7 @@ class GraphedStep:
         shape_assigned = objective.assigned_shape(len(batch.lengths))
         assigned = torch.full(shape_assigned, -1, device=self.device)
         before = torch.cuda.memory_reserved()
-        with _aside(self.side), precision:
+        with aside(self.side), precision:
             for _ in range(3):  # libraries choose their kernels and workspaces
                 predicted, tensors, costs = predict()
                 loss = objective.loss(predicted, tensors, assigned)
@@ -156,15 +156,6 @@ class GraphedUpdate:
             with torch.cuda.graph(self.graph):
                 self.update()
         self.graph.replay()
-
-
-@contextmanager
-def _aside(stream: torch.cuda.Stream) -> Iterator[None]:
-    """On another stream, which waits for the current one and is waited for."""
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        yield
-    torch.cuda.current_stream().wait_stream(stream)
 
 
 def _shape(batch: Batch[np.ndarray]) -> tuple[tuple[int, ...], ...]:
