@@ -154,7 +154,9 @@ def main() -> None:
         console.print(f"\n{name}", style="bold")
         for key, taken in times[name].most_common(arguments.top):
             often = counts[name][key] / len(batches)
-            console.print(f"  {taken / len(chosen):.5f} ms  {often:6.1f} x  {key}")
+            console.print(
+                f"  {taken / len(chosen):.5f} ms  {often:6.1f} x  {key.removeprefix('void ')[:110]}"
+            )
 
 
 if __name__ == "__main__":

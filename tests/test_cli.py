@@ -14,7 +14,7 @@ from commands import Result
 from corpora import EXCERPT
 from models import written as shown
 
-from diffusionner import DiffusionNER, formats
+from diffusionner import DiffusionNER, __version__, formats
 from diffusionner.evaluation.scorer import score
 from diffusionner.settings import describe
 
@@ -156,6 +156,11 @@ def test_help(cli, command):
         "card": ["--about", "--data", "--sentences"],
     }
     assert all(option in result.out for option in options[command])
+
+
+def test_version(cli):
+    result = cli("--version")
+    assert (result.status, result.out) == (0, f"{__version__}\n")
 
 
 def test_no_command_is_help(cli):

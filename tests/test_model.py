@@ -63,7 +63,7 @@ def full(count: int, spans: int) -> torch.Tensor:
 
 
 def reverse(network, batch, settings: InferenceSettings, slots: torch.Tensor, *given) -> Restored:
-    return network.reverse(batch, settings, slots, *given)
+    return network.reverse(network.encoder(batch), batch.keys, settings, slots, *given)
 
 
 # Tensors

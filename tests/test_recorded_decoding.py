@@ -136,14 +136,14 @@ def test_recordings_go_when_a_batch_needs_their_memory(encoder_folder, monkeypat
     plain = lively_model(encoder_folder)
     recorded, again = with_recordings(plain)
     expected = plain.predict_tokens(WORDS[:5])
-    encode = recorded.network.encoder.forward
+    encode = recorded.network.encoder.pooled
 
     def short(batch: Any) -> Any:
         if recorded.engine.graphs is not None and recorded.engine.graphs.recorded:
             raise torch.OutOfMemoryError("no room")
         return encode(batch)
 
-    monkeypatch.setattr(recorded.network.encoder, "forward", short)
+    monkeypatch.setattr(recorded.network.encoder, "pooled", short)
     for _ in range(4):
         assert_same(recorded.predict_tokens(WORDS[:5]), expected)
     assert again.recordings and recorded.engine.graphs is None
@@ -152,7 +152,7 @@ def test_recordings_go_when_a_batch_needs_their_memory(encoder_folder, monkeypat
         raise torch.OutOfMemoryError("no room")
 
     recorded, _ = with_recordings(plain)
-    monkeypatch.setattr(recorded.network.encoder, "forward", full)
+    monkeypatch.setattr(recorded.network.encoder, "pooled", full)
     with pytest.raises(torch.OutOfMemoryError):
         recorded.predict_tokens(WORDS[:5])
 
@@ -240,12 +240,31 @@ def test_a_full_gpu_runs_without_recordings(encoder_folder, tmp_path: Path, monk
         torch.cuda.set_per_process_memory_fraction(1.0)
         end(graph)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(torch.cuda.CUDAGraph, "capture_begin", full)
-        patched.setattr(torch.cuda.CUDAGraph, "capture_end", free)
-        assert_same(ner.predict_tokens(WORDS[:20], batch_size=20), expected)
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(torch.cuda.CUDAGraph, "capture_begin", full)
+            patched.setattr(torch.cuda.CUDAGraph, "capture_end", free)
+            assert_same(ner.predict_tokens(WORDS[:20], batch_size=20), expected)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
     assert not ner.engine.graphs.recorded
     assert_same(ner.predict_tokens(WORDS[:20], batch_size=20), expected)
     for _ in range(2):
         ner.predict_tokens(WORDS[:20], batch_size=20, spans=7)
     assert ner.engine.graphs.recorded, "a failed recording does no harm to later ones"
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize("graphed", [False, True])
+def test_a_batch_beside_the_next_finds_the_same(encoder_folder, tmp_path: Path, graphed):
+    """Its memory must not be taken by the next one, which is on another stream."""
+    lively_model(encoder_folder, *INITIALIZER).save_pretrained(tmp_path)
+    ner = DiffusionNER.from_pretrained(tmp_path, "cuda", precision="float32", cuda_graphs=graphed)
+    tail, ner.engine.tail = ner.engine.tail, None
+    many = WORDS * 10
+    expected = ner.predict_tokens(many, batch_size=32, steps=2)
+    assert tail is not None and sum(map(len, expected)) > len(many)
+    ner.engine.tail = tail
+    for _ in range(3):
+        assert_same(ner.predict_tokens(many, batch_size=32, steps=2), expected)

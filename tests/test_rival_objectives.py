@@ -333,7 +333,8 @@ def test_a_generator_can_be_told_how_many(make):
     for bias in (1e4, -1e4):
         with torch.no_grad():
             network.generator.stop.bias.fill_(bias)
-        table = network.find(batch, InferenceSettings(), slots, given)
+            encoding = network.encoder(batch)
+        table = network.find(encoding, batch.keys, InferenceSettings(), slots, given)
         assert table.shape == (3, 1, 4, 5)
         assert (table[:, 0, :, 3] >= 0).sum(1).tolist() == counts.tolist()
 

@@ -14,7 +14,15 @@ from torch import Tensor
 from diffusionner.batching import Batch, EncodedCorpus
 from diffusionner.bench import sample
 from diffusionner.bench.subjects import Subject
-from diffusionner.bench.timing import Summary, Tell, interleave, percentile, synchronise, timed
+from diffusionner.bench.timing import (
+    Summary,
+    Tell,
+    interleave,
+    percentile,
+    synchronise,
+    timed,
+    uncounted_turns,
+)
 from diffusionner.corpus import Sentence
 from diffusionner.inference.engine import Engine
 from diffusionner.inference.onnx_engine import OnnxEngine, encoder_inputs
@@ -136,7 +144,8 @@ def sample_size(loaded: Loaded, sentences: Sequence[Sentence], axes: Axes, secon
     while True:
         chosen = sample.draw(sentences, count)
         run = loaded.words_task(chosen, {**options, "batch_size": axes.base_batch_size})
-        timed(run, loaded.subject.device)  # warm
+        for _ in range(uncounted_turns(loaded.subject.device)):
+            timed(run, loaded.subject.device)
         taken = timed(run, loaded.subject.device)
         if taken > seconds / 4 or count > 1_000_000:
             return max(axes.base_batch_size, round(len(chosen) * seconds / taken))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
+from diffusionner import __version__
 from diffusionner.cli import (
     adapt,
     annotate,
@@ -29,7 +31,6 @@ from diffusionner.errors import DiffusionNERError
 
 app = typer.Typer(
     name="diffusionner",
-    help="Named entity recognition by boundary denoising: nested and flat, offline.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_show_locals=False,
@@ -49,6 +50,24 @@ app.command("models")(models.models)
 app.command("card")(card.card)
 app.add_typer(data.app, name="data")
 app.command("settings")(settings.settings)
+
+
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _before(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Show the version and exit.", callback=_tell_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Named entity recognition by boundary denoising: nested and flat, offline."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""CUDA graphs of what follows the encoder.
+"""CUDA graphs of what follows the encoder, all on one stream.
 
 What all steps share is some 90 operations, a denoising step with its reading out 140. The host
 takes longer to launch them than a GPU to run them, and has no time left to read the next text.
@@ -81,12 +81,12 @@ class GraphedDecoding:
 
     def find(
         self,
+        encoding: SentenceEncoding,
         batch: Batch[np.ndarray],
-        tensors: Batch[Tensor],
         settings: InferenceSettings,
         slots: np.ndarray,
     ) -> Tensor:
-        """As the network's own, from noise or candidates; tensors: the batch on the device."""
+        """As the network's own, from noise or candidates; batch: what was encoded."""
         auto = settings.spans == AUTO
         (sentences, words), spans = batch.first.shape, slots.shape[1]
         # A fixed number of spans is seen without a mask, so it must be just that.
@@ -94,11 +94,11 @@ class GraphedDecoding:
         shape = (padded_count(sentences), round_up(words, WORDS), most)
         recording = self._recording((shape, auto, settings.start), settings, shape)
         if recording is None:
-            (counted,) = to_device([slots], tensors.lengths.device)
-            return self.network.find(tensors, settings, counted)
-        states = self.network.encoder(tensors).states
+            (counted,) = to_device([slots], encoding.states.device)
+            return self.network.find(encoding, batch.keys, settings, counted)
+        values = _padded(batch, slots, shape)
         with self.lock:
-            table = self._run(recording, states, batch, settings, _padded(batch, slots, shape))
+            table = self._run(recording, encoding.states, batch.keys, settings, values)
         return table[:, :, :spans]
 
     def _recording(
@@ -123,7 +123,7 @@ class GraphedDecoding:
         self,
         recording: _Recording,
         states: Tensor,
-        batch: Batch[np.ndarray],
+        keys: np.ndarray,
         settings: InferenceSettings,
         values: list[np.ndarray],
     ) -> Tensor:
@@ -134,7 +134,7 @@ class GraphedDecoding:
         recording.inputs.copy_(pack(values, states.device), non_blocking=True)
         recording.begin()
         count = recording.x.shape[2]
-        noise = noise_source(batch.keys, settings.seed, states.device)
+        noise = noise_source(keys, settings.seed, states.device)
         first = noise(0, count) if recording.first is None else recording.first[:sentences]
 
         def denoise(x: Tensor, t: int) -> tuple[Tensor, Tensor]:
@@ -213,18 +213,26 @@ class CudaRecorder:
         return torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def __call__(self, work: Callable[[], Result]) -> tuple[Result, Replay]:
+        try:
+            with aside(self.side):
+                return self._record(work)
+        except BaseException:
+            # The pool is gone if no recording is left in it, and must not be used again.
+            self.pool = torch.cuda.graph_pool_handle()
+            raise
+
+    def _record(self, work: Callable[[], Result]) -> tuple[Result, Replay]:
         graph = torch.cuda.CUDAGraph()
+        work()  # libraries choose their kernels and workspaces
         # Not by torch.cuda.graph, which waits for the GPU and gives all its spare memory back.
-        with aside(self.side):
-            work()  # libraries choose their kernels and workspaces
-            # Other threads may use the GPU meanwhile.
-            graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
-            try:
-                result = work()
-            except BaseException:
-                with suppress(RuntimeError):  # a recording that failed must be ended as well
-                    graph.capture_end()
-                raise
-            graph.capture_end()
-            graph.replay()  # nothing has run so far, and what is recorded next needs the result
+        # Other threads may use the GPU meanwhile.
+        graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
+        try:
+            result = work()
+        except BaseException:
+            with suppress(RuntimeError):  # a recording that failed must be ended as well
+                graph.capture_end()
+            raise
+        graph.capture_end()
+        graph.replay()  # nothing has run so far, and what is recorded next needs the result
         return result, graph.replay

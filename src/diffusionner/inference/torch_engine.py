@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
@@ -42,9 +42,11 @@ class TorchEngine:
             self._move(device)
             self._round(precision or ("bf16" if device.startswith("cuda") else "float32"))
         self.graphs: GraphedDecoding | None = None
-        on_gpu = device is not None and device.startswith("cuda")
-        if cuda_graphs and on_gpu and isinstance(self.running, DenoisingNetwork):
-            self.graphs = GraphedDecoding(self.running)
+        self.tail: torch.cuda.Stream | None = None
+        if device is not None and device.startswith("cuda"):
+            self.tail = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            if cuda_graphs and isinstance(self.running, DenoisingNetwork):
+                self.graphs = GraphedDecoding(self.running)
 
     @property
     def subword_step(self) -> int:
@@ -103,23 +105,47 @@ class TorchEngine:
         current = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
         try:
             with torch.inference_mode(), autocast, current:
-                if (graphs := self.graphs) is not None and given is None:
-                    try:
-                        tensors = to_tensors(batch, device)
-                        return _fetch(graphs.find(batch, tensors, settings, slots))
-                    except torch.OutOfMemoryError:
-                        if not graphs.recorded:
-                            raise
-                        # They hold memory that batches need more.
-                        self.graphs = graphs = None
-                        torch.cuda.empty_cache()
-                tensors = to_tensors(batch, device)
-                (counted,) = to_device([slots], device)
-                spans = None if given is None else to_device([given], device)[0]
-                return _fetch(network.find(tensors, settings, counted, spans, start))
+                try:
+                    return self._find(batch, settings, slots, given, start)
+                except torch.OutOfMemoryError:
+                    if self.graphs is None or not self.graphs.recorded:
+                        raise
+                # They hold memory that batches need more.
+                self.graphs = None
+                torch.cuda.empty_cache()
+                return self._find(batch, settings, slots, given, start)
         finally:
             if was_training:
                 network.train()
+
+    def _find(
+        self,
+        batch: Batch[np.ndarray],
+        settings: InferenceSettings,
+        slots: np.ndarray,
+        given: np.ndarray | None,
+        start: int | None,
+    ) -> Callable[[], np.ndarray]:
+        encoder = self.running.encoder
+        device = next(encoder.parameters()).device
+        tensors = to_tensors(batch, device)
+        words = encoder.pooled(tensors)
+        with self._behind(words, tensors.lengths, tensors.characters):
+            encoding = encoder.contextualise(words, tensors)
+            if self.graphs is not None and given is None:
+                return _fetch(self.graphs.find(encoding, batch, settings, slots))
+            (counted,) = to_device([slots], device)
+            spans = None if given is None else to_device([given], device)[0]
+            return _fetch(self.running.find(encoding, batch.keys, settings, counted, spans, start))
+
+    def _behind(self, *needed: Tensor) -> AbstractContextManager[None]:
+        """On a stream that is not waited for, so that the transformer's next batch runs beside."""
+        if self.tail is None:
+            return nullcontext()
+        self.tail.wait_stream(torch.cuda.current_stream())
+        for tensor in needed:
+            tensor.record_stream(self.tail)  # or its memory would be the next batch's too early
+        return torch.cuda.stream(self.tail)
 
 
 def _fetch(table: Tensor) -> Callable[[], np.ndarray]:

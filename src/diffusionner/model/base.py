@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -46,7 +47,8 @@ class Network(nn.Module, ABC):
     @abstractmethod
     def find(
         self,
-        batch: Batch[Tensor],
+        encoding: SentenceEncoding,
+        keys: np.ndarray,
         settings: InferenceSettings,
         slots: Tensor,
         given: Tensor | None = None,
@@ -54,7 +56,8 @@ class Network(nn.Module, ABC):
     ) -> Tensor:
         """Candidates as `Engine` says, [B, steps, K, 5] = left, right, type, total, P^c.
 
-        slots, given and start are for a method that denoises; others have no use for them.
+        The rest is for a method that denoises, others have no use for it. keys: of the sentences'
+        noise, [B].
         """
 
     def start_from(self, weights: Mapping[str, Tensor], same_labels: bool) -> None:

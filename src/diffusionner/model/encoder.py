@@ -167,17 +167,18 @@ def _beside(states: Tensor) -> Iterator[Callable[[], None]]:
     """On a GPU, in inference, beside what follows, until the function given is called.
 
     One direction of an LSTM alone keeps few processors busy, word after word. Memory is safe: what
-    is made here is used again only by a later batch, which first waits for this one.
+    is made here is used again only behind the same stream, by what first waits for this one.
     """
     if not states.is_cuda or torch.is_grad_enabled():
         yield lambda: None
         return
-    side, main = _side_stream(states.device), torch.cuda.current_stream(states.device)
+    main = torch.cuda.current_stream(states.device)
+    side = _side_stream(main)
     side.wait_stream(main)
     with torch.cuda.stream(side):
         yield lambda: main.wait_stream(side)
 
 
 @cache
-def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+def _side_stream(main: torch.cuda.Stream) -> torch.cuda.Stream:
+    return torch.cuda.Stream(main.device)  # type: ignore[no-untyped-call]

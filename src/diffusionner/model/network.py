@@ -104,13 +104,14 @@ class DenoisingNetwork(Network):
 
     def find(
         self,
-        batch: Batch[Tensor],
+        encoding: SentenceEncoding,
+        keys: np.ndarray,
         settings: InferenceSettings,
         slots: Tensor,
         given: Tensor | None = None,
         start: int | None = None,
     ) -> Tensor:
-        restored = self.reverse(batch, settings, slots, given, start)
+        restored = self.reverse(encoding, keys, settings, slots, given, start)
         tables = [
             read_out(prediction, restored.slots, restored.initial)
             for prediction in restored.predictions
@@ -120,7 +121,8 @@ class DenoisingNetwork(Network):
     @torch.inference_mode()
     def reverse(
         self,
-        batch: Batch[Tensor],
+        encoding: SentenceEncoding,
+        keys: np.ndarray,
         settings: InferenceSettings,
         slots: Tensor,
         given: Tensor | None = None,
@@ -132,12 +134,12 @@ class DenoisingNetwork(Network):
         slots: [B, K] true where a sentence has a span; given: [B, K, 2] word indices (left,
         right), taken as the noisy spans of timestep `start`.
         """
-        begun = self.begin(self.encoder(batch), settings, slots, given)
-        noise = noise_source(batch.keys, settings.seed, batch.lengths.device)
+        begun = self.begin(encoding, settings, slots, given)
+        noise = noise_source(keys, settings.seed, slots.device)
         count = begun.slots.shape[1]
         x = noise(0, count) if begun.x is None else begun.x
         predictions = reverse_process(
-            lambda x, t: self.step(begun, x, torch.full_like(batch.lengths, t)[:, None]),
+            lambda x, t: self.step(begun, x, torch.full_like(encoding.lengths, t)[:, None]),
             x,
             self.schedule,
             self.timesteps(settings, start),

@@ -58,7 +58,7 @@ def steps(table: Table, shown: Shown) -> Sheet:
                 grids.append(Grid(title, "spans", columns[kind], rows, best=kind == "score"))
                 panels.append(_panel(title, "denoising steps γ", name, rows, GAMMAS))
     text = [
-        "F1 on dev and sentences a second (median of three turns, nothing else running) by the "
+        "F1 on dev and sentences a second (median of several turns, nothing else running) by the "
         "number of denoising steps γ, for several numbers of noisy spans K at inference, starting "
         "from Gaussian spans as in the paper and (F1 alone) from the initializer's candidates. The "
         "models are those of the results tables, speeds those of runs of "

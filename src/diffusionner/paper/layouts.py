@@ -103,7 +103,7 @@ def efficiency(table: Table, shown: Shown) -> Sheet:
     grids.append(_published_efficiency(columns))
     text = [
         "Parameters, F1 on dev, and sentences a second from words to entities on dev sentences "
-        "(median of three turns, nothing else running), against the autoregressive rival. Speed "
+        "(median of several turns, nothing else running), against the autoregressive rival. Speed "
         "depends on the network and on how many entities it finds, not on how long it was trained: "
         f"it is measured of runs of {TIMED_EPOCHS} epochs. "
         "Rows of DiffusionNER start from candidates as the presets do, or from noise with "

@@ -26,8 +26,8 @@ from diffusionner.evaluation.scorer import compare, pair_up
 from diffusionner.paper.tables import SENTENCE
 from diffusionner.settings import Settings
 
-TURNS = 3
-SECONDS = 0.25  # that a turn takes at least
+TURNS = 5
+SECONDS = 1.0  # that a turn takes at least
 # And so many batches on a GPU: few sentences are cut into many small batches, and launching these
 # takes longer than computing them.
 BATCHES = 16

@@ -53,7 +53,8 @@ class GeneratingNetwork(Rival):
     @torch.inference_mode()
     def find(
         self,
-        batch: Batch[Tensor],
+        encoding: SentenceEncoding,
+        keys: np.ndarray,
         settings: InferenceSettings,
         slots: Tensor,
         given: Tensor | None = None,
@@ -63,8 +64,8 @@ class GeneratingNetwork(Rival):
         weights it stops at once, and its speed would be that of no model at all.
         """
         if given is None:
-            return super().find(batch, settings, slots)
-        sentence = self.generator.read(self.encoder(batch))
+            return super().find(encoding, keys, settings, slots)
+        sentence = self.generator.read(encoding)
         return self.generator.generate(sentence, slots.sum(1))[:, None]
 
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from diffusionner.batching import Batch
 from diffusionner.corpus import Sentence
 from diffusionner.model.base import Network
 from diffusionner.model.encoder import SentenceEncoding
@@ -37,13 +37,14 @@ class Rival(Network):
     @torch.inference_mode()
     def find(
         self,
-        batch: Batch[Tensor],
+        encoding: SentenceEncoding,
+        keys: np.ndarray,
         settings: InferenceSettings,
         slots: Tensor,
         given: Tensor | None = None,
         start: int | None = None,
     ) -> Tensor:
-        return self.candidates(self.encoder(batch))[:, None]
+        return self.candidates(encoding)[:, None]
 
 
 def table(left: Tensor, right: Tensor, kind: Tensor, total: Tensor, valid: Tensor) -> Tensor:
