@@ -135,6 +135,12 @@ def test_all_is_run_once(place):
     assert outcome.done == 2 and calls(place) == before
 
 
+def test_a_record_names_the_code(place, monkeypatch):
+    monkeypatch.setenv("DIFFUSIONNER_COMMIT", "1234567")  # as where there is no clone
+    for job in run(place)[0]:
+        assert read(path_of(place / "out", job.id)).values["commit"] == "1234567"
+
+
 def test_new_points_do_not_train_again(place):
     run(place)
     before = len([one for one in calls(place) if one["what"][1] == "train"])

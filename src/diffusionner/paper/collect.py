@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from diffusionner.paper.records import Record
 from diffusionner.paper.tables import Point
 
 POINTS = "points.jsonl"
+COMMIT = "DIFFUSIONNER_COMMIT"  # names the code where it is no clone
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,9 @@ def _about(job: Job) -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """Of the code that runs, where it is a clone."""
+    """Of the code that runs: what the environment says, or where it is a clone."""
+    if told := os.environ.get(COMMIT):
+        return told
     here = Path(__file__).parent
     command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--exclude=*"]
     try:
