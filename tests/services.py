@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import httpx
@@ -13,13 +15,30 @@ import uvicorn
 
 from diffusionner import DiffusionNER
 from diffusionner.service.app import create
-from diffusionner.service.backends import ModelThread
 from diffusionner.service.keys import ApiKeys
 from diffusionner.service.limits import Limits
 from diffusionner.service.protocol import protocol
 from diffusionner.service.service import Service
 from diffusionner.service.waiting import Task
-from diffusionner.service.worker import Answerer
+from diffusionner.service.worker import About, Answerer
+
+
+class ModelThread:
+    """A model in this process."""
+
+    def __init__(self, answerer: Answerer) -> None:
+        self.answerer = answerer
+        self.pool = ThreadPoolExecutor(1)
+
+    async def about(self) -> About:
+        return self.answerer.about()
+
+    async def answer(self, task: Task, texts: Sequence[str]) -> list[bytes]:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.pool, self.answerer.answer, task, texts)
+
+    def stop(self) -> None:
+        self.pool.shutdown()
 
 
 class Held(Answerer):

@@ -111,6 +111,7 @@ def test_json_lines_keep_what_they_have(ner, annotated, make):
         {"tokens": ["Ada", "met", "Bob"], "doc": "d"},
         {"text": ""},
         {"tokens": []},
+        {"text": TEXTS[0], "tokens": 9},
     ]
     make("in.jsonl", lines(given))
     records = annotated("in.jsonl", "out.jsonl")
@@ -119,13 +120,28 @@ def test_json_lines_keep_what_they_have(ner, annotated, make):
     assert expected[1] and expected[2] == expected[3] == []
 
 
+@pytest.mark.parametrize("name", ["in.jsonl", "in.parquet"])
+def test_corpora_of_ours_with_words_and_text(ner, model, cli, annotated, make, name):
+    """As they are converted from formats of texts: the words count, the rest stays."""
+    text = {"text": TEXTS[0], "entities": [{"start": 0, "end": 3, "label": "PER"}]}
+    make("texts.jsonl", lines([text]))
+    assert cli("data", "convert", "texts.jsonl", name).status == 0
+    given = read(Path(name))
+    assert all({"tokens", "text", "offsets"} <= r.keys() for r in given)
+    expected = found(ner, [r["tokens"] for r in given])
+    records = annotated(name, "out.jsonl")
+    assert records == [{**r, "entities": e} for r, e in zip(given, expected, strict=True)]
+    if name.endswith(".jsonl"):
+        assert cli("predict", "--model", model, "--input", name).records == records
+
+
 def test_parquet_keeps_its_columns(annotated, work):
     table = pa.table(
         {
             "when": pa.array([datetime(2020, 1, 2, 3, 4, 5, 6), None], pa.timestamp("us", "UTC")),
             "price": pa.array([Decimal("1.10"), Decimal("2.20")], pa.decimal128(9, 2)),
             "text": pa.array([TEXTS[0], None], pa.large_string()),
-            "small": pa.array([1, 2], pa.uint8()),
+            "tokens": pa.array([9, 0], pa.uint8()),
             "raw": pa.array([b"\xff", b""]),
         }
     )
@@ -280,12 +296,13 @@ def test_bytes_are_not_json(refused, model, work):
 
 def test_bad_records_are_reported_and_left_out(cli, model, make, work):
     bad = [b"{", b"[]", b'{"text": 1}', b'{"tokens": ["a", ""]}', b'{"text": "\xff"}', b"{}"]
-    bad += [b'{"text": "\\ud800"}', b'{"a":' * 10_000, b'{"text": "a", "tokens": []}']
+    bad += [b'{"text": "\\ud800"}', b'{"a":' * 10_000, b'{"tokens": "a"}']
     make("in.jsonl", b'{"text": "one"}\n' + b"\n".join(bad) + b'\n{"text": "two"}\n')
     result = cli("annotate", "in.jsonl", "out.jsonl", "--model", model)
     assert result.status == 1 and "Traceback" not in result.err
     for number in range(2, 2 + len(bad)):
         assert f"in.jsonl:{number}: " in result.err
+    assert 'in.jsonl:7: expected either "text" or "tokens", but neither is there' in result.err
     assert f"{len(bad)} records could not be used" in result.err
     assert [r["text"] for r in read(work / "out.jsonl")] == ["one", "two"]
 
@@ -337,6 +354,14 @@ def test_refusals(refused, model, make, work, arguments, message):
     parquet.write_table(pa.table({"body": ["a"]}), "other.parquet")
     assert message in refused("annotate", *arguments, "--model", model)
     assert (work / "there.jsonl").read_bytes() == b""
+
+
+@pytest.mark.parametrize("options", [(), ("--format", "jsonl"), ("--whole-files",)])
+def test_packed_standard_input(cli, model, work, options):
+    packed = gzip.compress(lines([{"text": text} for text in TEXTS]))
+    result = cli("annotate", "-", "-", *options, "--model", model, stdin=packed)
+    assert result.status == 2 and not result.out
+    assert "standard input is compressed with gzip; gunzip it first" in result.err
 
 
 def test_a_line_without_end(model, make, work, monkeypatch):

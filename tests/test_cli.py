@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,12 +12,16 @@ from pathlib import Path
 import pytest
 import yaml
 from commands import Result
+from conftest import assert_short
 from corpora import EXCERPT
 from models import written as shown
+from services import until
 
 from diffusionner import DiffusionNER, __version__, formats
+from diffusionner.cli import _how_to_install
 from diffusionner.evaluation.scorer import score
 from diffusionner.settings import describe
+from diffusionner.training.trainer import Trainer
 
 COMMANDS = (
     *("train", "evaluate", "predict", "settings", "data", "score", "export", "bench"),
@@ -168,14 +173,111 @@ def test_no_command_is_help(cli):
     assert all(command in result.out + result.err for command in COMMANDS)
 
 
-def test_settings_lists_every_setting(cli, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "300")
+@pytest.mark.parametrize("columns", ["300", "60"])
+def test_settings_lists_every_setting(cli, monkeypatch, columns):
+    """Each on a line, however narrow the terminal that the output does not go to."""
+    monkeypatch.setenv("COLUMNS", columns)
     result = cli("settings")
     assert result.status == 0
     for name, allowed, _, meaning in describe():
         row = next(line for line in result.out.splitlines() if f" {name} " in line)
         assert allowed in row
         assert meaning in row
+
+
+@pytest.mark.parametrize("columns", ["120", "80", "40"])
+def test_settings_on_a_terminal_are_named_in_full(cli, monkeypatch, columns):
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("COLUMNS", columns)
+    lines = cli("settings").out.splitlines()
+    assert max(map(len, lines[3:])) == max(int(columns), 70)
+    for name, *_ in describe():
+        assert any(f" {name} " in line for line in lines)
+
+
+# --- What is missing, and Ctrl-C --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("package", "arguments", "install"),
+    [
+        ("torch", "train config.yaml", "pip install .\n"),
+        ("torch", "bench --shape bert-base --data dev.jsonl", "pip install .\n"),
+        ("safetensors", "export new --dev dev.jsonl", "pip install .\n"),
+        ("uvicorn", "serve", "pip install '.[serve]'\n"),
+    ],
+)
+def test_a_package_that_is_missing(tmp_path, package, arguments, install):
+    code = f"import sys; sys.modules['{package}'] = None\nfrom diffusionner.cli import main; main()"
+    command = [sys.executable, "-c", code, *arguments.split()]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert_short(done.stderr)
+    assert f"needs the package '{package}'" in done.stderr
+    assert done.stderr.endswith(install)
+
+
+@pytest.mark.parametrize(
+    ("package", "install"),
+    [
+        ("tensorboard", "pip install ."),
+        ("presidio_analyzer", "pip install '.[presidio]'"),
+        ("diffusionner", None),
+        ("something_else", None),
+        ("", None),
+    ],
+)
+def test_what_brings_a_package(package, install):
+    assert _how_to_install(package) == install
+
+
+def test_train_is_interrupted(project):
+    arguments = ("training.output=runs/long", "training.epochs=100000")
+    process = start(project, "train", "config.yaml", *arguments)
+    until(lambda: (project / "runs" / "long" / "state.safetensors").exists(), 60)
+    process.send_signal(signal.SIGINT)
+    result = finish(process)
+    assert result.status == 130
+    assert "Traceback" not in result.err
+    said = "stopped; the same command with --resume goes on from the last state in runs/long"
+    assert result.err.splitlines()[-2:] == [said, "interrupted"]
+
+
+def test_train_is_interrupted_before_it_has_a_state(cli, config, monkeypatch):
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Trainer, "run", interrupt)
+    result = cli("train", config)
+    assert result.status == 130
+    assert result.err.splitlines()[-2:] == [
+        "stopped before there was a state to go on from; start again",
+        "interrupted",
+    ]
+
+
+def test_predict_is_interrupted(project, tmp_path):
+    """What was done is kept, and its name told."""
+    target = tmp_path / "out.jsonl"
+    partial = tmp_path / "out.jsonl.partial"
+    arguments = ("--model", "runs/a", "--input", "-", "--output", str(target), "--batch-size", "1")
+    process = start(project, "predict", *arguments, stdin=subprocess.PIPE)
+    process.stdin.write(b'{"tokens": ["Ada", "met"], "note": "%s"}\n' % (b"x" * 1000) * 100)
+    process.stdin.flush()
+    until(lambda: partial.exists() and partial.stat().st_size > 0, 60)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    result = finish(process)
+    done = len(partial.read_text().splitlines())
+    assert result.err.splitlines() == [
+        f"stopped; {done} lines are done, in {partial}",
+        "interrupted",
+    ]
+    assert not target.exists()
+
+
+def test_annotate_without_an_output(refused):
+    assert "OUT is missing" in refused("annotate", "t.txt")
 
 
 # --- evaluate ---------------------------------------------------------------------------------
@@ -267,6 +369,54 @@ def test_predict_from_pipe_to_pipe(cli, model):
     assert again.out == result.out
 
 
+def test_predict_text_of_a_pipe(cli, model):
+    source = "Ada met Zoë.\nHe left London.\n".encode()
+    assert "Ada met Zoë. He left London." in cli("predict", "--model", model, "-", stdin=source).out
+    result = cli("predict", "--model", model, "-", "--output", "-", stdin=source)
+    assert [record["text"] for record in result.records] == ["Ada met Zoë.\nHe left London."]
+    result = cli("predict", "--model", model, "-", stdin=b"\xff")
+    assert (result.status, result.out) == (2, "")
+    assert "standard input is not UTF-8" in result.err
+
+
+def test_predict_points_to_annotate_for_plain_text(cli, model, monkeypatch):
+    """Once, and in one line even where lines are short."""
+    monkeypatch.setenv("COLUMNS", "40")
+    result = cli("predict", "--model", model, "--input", "-", stdin=b"Ada met Zoe.\nHe left.\n")
+    assert result.status == 1
+    first, second, last = result.err.splitlines()
+    assert first.startswith("standard input:1: not JSON (")
+    assert first.endswith("; for plain text: diffusionner annotate - -")
+    assert second.startswith("standard input:2: not JSON (")
+    assert "annotate" not in second
+    assert last == "2 of 2 lines could not be used"
+
+
+def test_predict_makes_the_folder_of_its_output(cli, model, tmp_path):
+    target = tmp_path / "no" / "such" / "out.jsonl"
+    assert cli("predict", "--model", model, "--output", target, "Ada met Charles.").status == 0
+    assert json.loads(target.read_text())["text"] == "Ada met Charles."
+
+
+@pytest.mark.parametrize("output", ["in.jsonl", "folder/../in.jsonl", "link.jsonl", "in"])
+def test_predict_does_not_overwrite_its_input(refused, model, tmp_path, monkeypatch, output):
+    source = tmp_path / ("in.partial" if output == "in" else "in.jsonl")
+    source.write_text('{"text": "Ada"}')
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link.jsonl").symlink_to(source)
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    err = refused("predict", "--model", model, "--input", source.name, "--output", output)
+    assert f"would overwrite the input {source.name}" in err
+    assert source.read_text() == '{"text": "Ada"}'
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("output", [".", "/dev/null"])
+def test_predict_writes_only_files(refused, model, output):
+    assert "is no file" in refused("predict", "--model", model, "--output", output, "Ada")
+
+
 def test_predict_texts_as_json(cli, model, tmp_path):
     result = cli("predict", "--model", model, "--output", "-", "Ada met Charles.", "Rome")
     assert [record["text"] for record in result.records] == ["Ada met Charles.", "Rome"]
@@ -306,7 +456,6 @@ BAD_LINES = {
     b'{"text": "unfinished': "not JSON",
     b'["Ada"]': "expected an object",
     b'{"id": 1}': 'either "text" or "tokens"',
-    b'{"text": "a", "tokens": ["a"]}': 'either "text" or "tokens"',
     b'{"text": 5}': '"text" must be a string',
     b'{"tokens": "Ada"}': '"tokens" must be a list',
     b'{"tokens": ["Ada", ""]}': "non-empty strings",

@@ -418,6 +418,12 @@ def test_owning_is_as_in_decoding(tokenizer):
         assert any(w.holds(Span(start, end, "A")) for w in windows) == bool(given_out)
 
 
+def test_fingerprint_is_of_what_was_looked_for(make):
+    one, other = Sentence(["a"]), Sentence(["a"], types=("X",))
+    assert fingerprint([one]) != fingerprint([other])
+    assert fingerprint([other]) == fingerprint([Sentence(["a"], types=("X",))])
+
+
 def test_fingerprint_is_that_of_the_corpus(make):
     path = make("a.jsonl", line("a b", (0, 1, "X"), (0, 1, "X")))
     (file,) = check(path).files

@@ -145,5 +145,5 @@ def test_plot_of_another_kind_is_refused(tmp_path):
 
 def test_plot_without_matplotlib(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
-    with pytest.raises(DataError, match=r"diffusionner\[plot\]"):
+    with pytest.raises(DataError, match=r"\.\[plot\]"):
         plots.check_path(tmp_path / "a.png")

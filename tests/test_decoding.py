@@ -380,6 +380,15 @@ def test_the_threshold_may_come_before_or_after(policy):
             assert before == after
 
 
+def test_what_does_not_pass_keeps_nothing_out():
+    """With a threshold for each type."""
+    task = Task(None, [0], found={0: [entity(0, 2, 0, 2.2), entity(1, 3, 1, 1.9)]})
+    judge = everything(["A", "B"])
+    assert [one.kind for one in task.result(judge, "nested")[0]] == [0], "the better one"
+    judge.least = np.array([2.4, 1.8])
+    assert [one.kind for one in task.result(judge, "nested")[0]] == [1]
+
+
 def test_nested_and_flat_by_example():
     outer, inner, crossing = entity(0, 5, 0, 2.0), entity(1, 2, 0, 2.5), entity(2, 3, 0, 2.2)
     same_start, apart = entity(0, 1, 0, 1.0), entity(6, 7, 0, 1.0)

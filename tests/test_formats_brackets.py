@@ -174,7 +174,7 @@ def test_conllu_without_the_library(make, monkeypatch):
         return real(name, *args, **options)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(DataError, match=r"pip install 'diffusionner\[conllu\]'"):
+    with pytest.raises(DataError, match=r"pip install '\.\[conllu\]'"):
         read(make("a", CONLLU))
 
 

@@ -53,6 +53,11 @@ def test_unknown_types(ner):
         ner.predict_entities(TEXT, ["person", "PER", "x"])
 
 
+def test_a_string_is_no_list_of_types(ner):
+    with pytest.raises(TypeError, match=r"a list of types, such as \['PER'\], not a string"):
+        ner.predict_entities(TEXT, "PER")
+
+
 def test_what_is_not_asked_for_hides_nothing():
     """A better entity of another type around one of those looked for; and a crossing one."""
     outer, inner = Entity(0, 20, "ORG", 0.9, "o"), Entity(5, 9, "PER", 0.6, "i")

@@ -123,6 +123,49 @@ def test_the_initializer_spares_what_may_be_an_unmarked_entity():
     assert np.isclose(scores.grad[0, 0, 0], scores.grad[1, 0, 0])  # what is marked is learned
 
 
+def test_a_label_that_a_corpus_lacks_is_refused(tmp_path, refused):
+    """A slip of the pen would drop all of its entities."""
+    path = recipe(tmp_path, "sources: [{file: news.jsonl, labels: {PERS: person}}]")
+    err = refused("data", "merge", path, tmp_path / "all.jsonl")
+    assert f"{tmp_path / 'news.jsonl'} has no label 'PERS'" in err
+    assert "did you mean 'PER'? It has: MISC, PER" in err
+    assert not (tmp_path / "all.jsonl").exists()
+    path = recipe(tmp_path, "sources: [{file: news.jsonl, labels: {PER: person, dog: animal}}]")
+    with pytest.raises(DataError, match=r"no label 'dog', .*; choose one of: MISC, PER$"):
+        list(merge(read_recipe(path)))
+
+
+@pytest.mark.parametrize("part", ["first: 1", "after: 2", "first: 0"])
+def test_a_label_may_be_in_what_is_not_taken(tmp_path, part):
+    spans = [[], [Span(0, 1, "A")], []]
+    formats.write(tmp_path / "long.jsonl", [Sentence(["w"], entities) for entities in spans])
+    path = recipe(tmp_path, f"sources: [{{file: long.jsonl, labels: {{A: B}}, {part}}}]")
+    assert all(not sentence.entities for sentence in merge(read_recipe(path)))
+
+
+def test_a_label_that_was_looked_for_need_not_be_found(tmp_path):
+    formats.write(tmp_path / "a.jsonl", [Sentence(["w"], [Span(0, 1, "A")], types=("A", "rare"))])
+    path = recipe(tmp_path, "sources: [{file: a.jsonl, labels: {A: A, rare: R}}]")
+    assert [s.entities for s in merge(read_recipe(path))] == [[Span(0, 1, "A")]]
+
+
+def test_what_is_left_out_is_said(tmp_path, cli):
+    text = WHOLE.replace(", MISC: other", "")
+    result = cli("data", "merge", recipe(tmp_path, text), tmp_path / "all.jsonl")
+    assert result.status == 0, result.err
+    assert f"{tmp_path / 'news.jsonl'}: left out MISC\n" in result.out
+    assert f"{tmp_path / 'book.jsonl'}: left out X\n" in result.out
+
+
+@pytest.mark.parametrize("name", ["news.jsonl", "recipe.yaml", "link.jsonl"])
+def test_merging_onto_what_is_read_is_refused(tmp_path, refused, name):
+    path = recipe(tmp_path, WHOLE)
+    (tmp_path / "link.jsonl").symlink_to("news.jsonl")
+    before = (tmp_path / name).read_bytes()
+    assert "is the file to read" in refused("data", "merge", path, tmp_path / name)
+    assert (tmp_path / name).read_bytes() == before
+
+
 def test_text_and_irregular_annotations_stay(tmp_path, cli):
     record = '{"text": "Adas book", "entities": [{"start": 0, "end": 3, "label": "PER"}]}\n'
     (tmp_path / "texts.jsonl").write_text(record)  # cut through a word

@@ -113,6 +113,12 @@ def test_a_missing_corpus_is_named_and_the_rest_goes_on(tmp_path):
     assert any(line.startswith("CoNLL03: ") and "dev.jsonl" in line for line in found.missing)
 
 
+def test_a_corpus_smaller_than_its_dev_is_named(tmp_path):
+    found = plan(find(["nested"]), 1, sources(tmp_path, None, "data.dev_from_train=5000"))
+    assert not found.jobs
+    assert any("GENIA" in line and "--set data.dev_from_train" in line for line in found.missing)
+
+
 def test_encoders_by_folder(tmp_path, encoder_folder):
     for name in ("minilm-l6", "m3e-small-zh", "bert"):
         shutil.copytree(encoder_folder, tmp_path / "many" / name)

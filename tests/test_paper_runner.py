@@ -56,7 +56,8 @@ for epoch in range(done + 1, int(told["training.epochs"]) + 1):
     with open(folder / "log.jsonl", "a") as log:
         line = {"step": epoch, "sentences_per_second": 100.0, "time": time.time()}
         log.write(json.dumps(line) + "\\n")
-        line = {"step": epoch, "epoch": epoch, "f1": epoch / 10, "best": epoch, "seconds": 0.1}
+        line = {"step": epoch, "epoch": epoch, "f1": epoch / 10, "best": epoch}
+        line["evaluation_seconds"] = 0.1
         log.write(json.dumps({**line, "time": time.time()}) + "\\n")
     (folder / "model.safetensors").write_text("weights")
     state.write_text(str(epoch))
@@ -287,9 +288,9 @@ def test_time_between_two_sessions_does_not_count(tmp_path):
     lines = [
         {"step": 2, "sentences_per_second": 4.0, "time": 10.0},
         {"step": 3, "sentences_per_second": 1.0, "time": 12.0},
-        {"step": 3, "epoch": 1, "f1": 0.5, "best": 1, "seconds": 3.0, "time": 15.0},
+        {"step": 3, "epoch": 1, "f1": 0.5, "best": 1, "evaluation_seconds": 3.0, "time": 15.0},
         {"step": 6, "sentences_per_second": 2.0, "time": 9000.0},
-        {"step": 6, "epoch": 2, "f1": 0.4, "best": 1, "seconds": 3.0, "time": 9003.0},
+        {"step": 6, "epoch": 2, "f1": 0.4, "best": 1, "evaluation_seconds": 3.0, "time": 9003.0},
     ]
     (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"st')
     done = progress.read(tmp_path, batch_size=4, sentences=10, occupancy=Occupancy(tmp_path))

@@ -163,6 +163,19 @@ def test_pipe_takes_many_texts(ner):
     assert len(list(ner.pipe(text for text in TEXTS))) == len(TEXTS)
 
 
+@pytest.mark.parametrize("given", [["Ada met Bob.", "Bob"], None, b"Ada", 1, {"text": "Ada"}])
+def test_only_strings_are_texts(ner, given):
+    with pytest.raises(TypeError, match=r"one text, not .* pipe takes many"):
+        ner(given)
+    with pytest.raises(TypeError, match="text 1 is no string"):
+        list(ner.pipe(["Ada", given]))
+
+
+def test_only_strings_are_words(ner):
+    with pytest.raises(TypeError, match="words of sentence 1"):
+        ner.predict_tokens([["Ada"], ["Ada", 1]])
+
+
 def test_an_error_in_the_input_reaches_the_caller(ner):
     def broken() -> Iterator[str]:
         yield "Ada"

@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from diffusionner import DiffusionNER, checkpoint
 from diffusionner.cli import main
 from diffusionner.errors import TrainingDiverged, WriteError
+from diffusionner.files import write_bytes
 from diffusionner.training.objective import DenoisingObjective
 from diffusionner.training.trainer import Trainer, train
 
@@ -29,6 +30,46 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def truncate(path: Path) -> None:
     os.truncate(path, path.stat().st_size * 2 // 3)
+
+
+# --- Permissions ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def umask() -> Iterator[int]:
+    """What new files are not to have."""
+    before = os.umask(0o027)
+    yield 0o027
+    os.umask(before)
+
+
+def permissions(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
+
+
+def test_files_have_the_permissions_that_the_umask_says(umask, folder):
+    """Though safetensors writes such as only their owner can read."""
+    found = permissions(folder)
+    assert "model.safetensors" in found and set(found.values()) == {0o666 & ~umask}
+
+
+def test_files_keep_their_permissions(umask, folder):
+    (folder / "model.safetensors").chmod(0o604)
+    (folder / "config.json").chmod(0o444)
+    before = permissions(folder)
+    leftover = folder / ".config.json.partial"  # of a run that was killed
+    leftover.touch()
+    leftover.chmod(0o600)
+    DiffusionNER.from_pretrained(folder).save_pretrained(folder)
+    assert permissions(folder) == before
+
+
+def test_what_a_kill_left_behind_does_not_tell_the_permissions(umask, tmp_path):
+    leftover = tmp_path / ".new.partial"
+    leftover.touch()
+    leftover.chmod(0o600)
+    write_bytes(tmp_path / "new", b"content")
+    assert permissions(tmp_path) == {"new": 0o640}
 
 
 # --- Full disks -------------------------------------------------------------------------------
@@ -137,7 +178,8 @@ def test_disk_full_while_predicting(refused, folder, tmp_path, lines):
     assert target.read_text() == "old"
 
 
-def test_output_folder_that_is_not_there(refused, folder, tmp_path):
+def test_output_folder_that_cannot_be(refused, folder, tmp_path):
+    (tmp_path / "none").write_text("no folder")
     target = tmp_path / "none" / "out.jsonl"
     assert f"cannot write {target}" in refused(
         "predict", "--model", folder, "--output", target, "Ada"

@@ -41,6 +41,17 @@ def test_the_same_words():
     assert counts(gold, found) == (Counts(1, 2, 1), False)
 
 
+@pytest.mark.parametrize("words", ["rules", "spaces"])
+def test_what_nobody_looked_for_does_not_count(words):
+    """As `evaluate` has it: it may be there all the same."""
+    text = "Ada went to Rome."
+    (gold,) = document(text, (0, 3, "PER"))
+    found = document(text, (0, 3, "PER"), (12, 16, "LOC"), words=words)
+    assert counts([gold], found)[0] == Counts(1, 2, 1)
+    gold.types = ("PER",)
+    assert counts([gold], found)[0] == Counts(1, 1, 1)
+
+
 def test_other_words_in_the_same_text():
     text = "Ada met Bob. IL-2-driven cells grew."
     entities = (0, 3, "PER"), (8, 11, "PER"), (13, 17, "DNA"), (13, 30, "CELL")

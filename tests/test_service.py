@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import time
@@ -276,7 +277,7 @@ def test_more_than_can_be_done_in_time_is_refused(ner):
         assert client.entities("Short.").status_code == 200
 
 
-def test_what_takes_too_long_is_given_up(ner):
+def test_what_takes_too_long_is_given_up(ner, caplog):
     held = Held(ner)
     with running(held, Limits(timeout=0.3)) as client, ThreadPoolExecutor() as pool:
         first = pool.submit(client.entities, "First.")
@@ -291,6 +292,8 @@ def test_what_takes_too_long_is_given_up(ner):
         assert json.loads(line.content)["error"]["code"] == "timed_out"
         held.go.set()
         assert client.entities("Fourth.").status_code == 200
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 class Fragile(Answerer):

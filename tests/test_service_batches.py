@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from collections.abc import Sequence
 
+from diffusionner.service.batcher import Batcher
+from diffusionner.service.limits import Limits
+from diffusionner.service.metrics import Metrics
 from diffusionner.service.waiting import Line, Task, Waiting
 
 PLAIN = Task("entities", (), None)
@@ -61,5 +66,44 @@ def test_what_is_removed_is_not_taken():
         assert line.remove(first) == 0
         assert [part.text for part in line.take(10)] == ["c"]
         assert not line.requests and line.characters == 0
+
+    asyncio.run(run())
+
+
+class Failing:
+    async def answer(self, task: Task, texts: Sequence[str]) -> list[bytes]:
+        raise RuntimeError
+
+
+class Stuck:
+    async def answer(self, task: Task, texts: Sequence[str]) -> list[bytes]:
+        await asyncio.sleep(1000)
+        return []
+
+
+def test_failures_that_nobody_asks_for_are_no_complaint(caplog):
+    async def run() -> None:
+        batcher = Batcher(Limits(), Metrics())
+        batcher.start([Failing()])
+        request = await batcher.submit(PLAIN, ["a", "b"])
+        await asyncio.wait(request.answers)
+        batcher.drop(request, "gone")
+        await batcher.stop()
+
+    asyncio.run(run())
+    gc.collect()
+    assert "a batch of 2 texts failed" in caplog.text
+    assert "never retrieved" not in caplog.text
+
+
+def test_a_stop_does_not_wait_for_what_was_given_up():
+    async def run() -> None:
+        batcher = Batcher(Limits(), Metrics())
+        batcher.start([Stuck()])
+        request = await batcher.submit(PLAIN, ["a"])
+        while not batcher.running:
+            await asyncio.sleep(0.01)
+        batcher.drop(request, "timed_out")
+        await asyncio.wait_for(batcher.stop(), 10)
 
     asyncio.run(run())

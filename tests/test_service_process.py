@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -127,6 +129,36 @@ def test_a_front_that_is_killed_leaves_no_process_behind(model):
         assert len(workers) == 2
         service.process.kill()
         until(lambda: not any(worker.is_running() for worker in workers))
+
+
+def test_ctrl_c_does_not_wait_for_what_was_given_up(model):
+    with served(model, "--timeout", "0.3") as service:
+        slow = {"texts": ["Ada met Charles Babbage in London. " * 2800], "steps": 50, "spans": 500}
+        answer = httpx.post(f"{service.url}/v1/entities", json=slow, timeout=30)
+        assert answer.status_code == 504
+        assert "diffusionner_batch_seconds_count 0.0" in httpx.get(f"{service.url}/metrics").text
+        (worker,) = service.workers()
+        began = time.monotonic()
+        service.process.send_signal(signal.SIGINT)
+        assert service.process.wait(60) == 0
+        assert time.monotonic() - began < 10
+        assert not worker.is_running()
+        assert "ERROR" not in service.text
+        assert "Traceback" not in service.text
+
+
+def test_addresses_that_cannot_be_had(refused, tmp_path):
+    """Told before the model, which is not there, is looked for."""
+
+    def message(*arguments: object) -> str:
+        return refused("serve", "--model", tmp_path / "no_such", *arguments)
+
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert f"port {port} is in use; choose another with --port" in message("--port", port)
+    assert "cannot listen on 192.0.2.1 (" in message("--host", "192.0.2.1")
+    assert "--host no.such.host.invalid is no address" in message("--host", "no.such.host.invalid")
+    assert "--host a..b is no address" in message("--host", "a..b")
 
 
 def test_what_cannot_be_served_is_told(refused, tmp_path, model):

@@ -127,6 +127,25 @@ def test_the_lexicon_can_be_asked_from_several_threads(tokenizer):
     assert found == [[p.tolist() for p in tokenizer.pieces_of_each(text)] for text in texts]
 
 
+@pytest.mark.parametrize("at", ["character_codes", "extend"])
+def test_an_interrupt_leaves_nothing_half_known(tokenizer, monkeypatch, at):
+    lexicon = Lexicon(tokenizer, 5)
+    lexicon.look_up(["before"])
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        if at == "extend":  # the last of the columns, when the others have grown
+            patched.setattr(lexicon.characters, "extend", interrupt)
+        else:
+            patched.setattr(subwords, at, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            lexicon.look_up(["alpha", "beta"])
+    words = ["London", "before", "Paris", "alpha"]
+    assert pieces(lexicon.look_up(words)) == [p.tolist() for p in tokenizer.pieces_of_each(words)]
+
+
 def test_character_codes():
     codes = character_codes(["aB", "abcdefg", "é漢", "\ud800"], 4)
     assert codes[0].tolist() == [ord("a") + 1, ord("B") + 1, 0, 0]

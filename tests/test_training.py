@@ -270,6 +270,31 @@ def test_refuses_to_overwrite_a_run(tiny_settings):
     assert (Path(settings.training.output) / "model.safetensors").read_bytes() == before
 
 
+def test_two_processes_do_not_train_in_one_folder(tiny_settings):
+    first = Trainer(tiny_settings, resume=False)
+    log = Path(tiny_settings.training.output) / "log.jsonl"
+    with pytest.raises(CheckpointError, match="another process is training in"):
+        Trainer(tiny_settings, resume=False)
+    assert log.read_text() == ""
+    first.reporter.close()
+    Trainer(tiny_settings, resume=False).reporter.close()
+
+
+@pytest.mark.parametrize(("frozen", "phases"), [(0, [False]), (1, [True, False])])
+def test_a_phase_is_entered_once(tiny_settings, monkeypatch, frozen, phases):
+    entered = []
+    enter = Trainer._enter_phase
+
+    def note(trainer: Trainer, step: int) -> torch.nn.Module:
+        model = enter(trainer, step)
+        entered.append(trainer.objective.freeze_encoder)
+        return model
+
+    monkeypatch.setattr(Trainer, "_enter_phase", note)
+    train(tiny_settings.override([f"training.frozen_epochs={frozen}", "training.epochs=2"]))
+    assert entered == phases
+
+
 def test_resuming_a_finished_run_changes_nothing(tiny_settings):
     outcome = train(tiny_settings)
     before, log = weights_of(tiny_settings), log_of(tiny_settings)

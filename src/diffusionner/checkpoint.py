@@ -24,7 +24,7 @@ from diffusionner.model.encoder import Transformer
 from diffusionner.model_folder import new_config, read_config
 from diffusionner.packing import pack, read_tensors, unpack
 from diffusionner.settings import Settings
-from diffusionner.subwords import SubwordTokenizer
+from diffusionner.subwords import BACKEND_FILE, SubwordTokenizer
 
 
 def save(
@@ -128,12 +128,20 @@ def _build_encoder(config: dict[str, Any]) -> Transformer:
 
 
 def _read_tokenizer(folder: Path, transformer: Transformer) -> SubwordTokenizer:
+    # Without it transformers would make one that knows no word, and nothing would be found.
+    if not (folder / BACKEND_FILE).exists():
+        raise CheckpointError(f"{folder} has no {BACKEND_FILE}; copy the whole folder again")
     if isinstance(transformer, bert.Bert):
-        with suppress(OSError, ValueError):  # which transformers can read, or says what it is
+        with suppress(OSError, ValueError):  # which transformers may be able to read
             return SubwordTokenizer.read(folder, transformer.config.max_position_embeddings)
     from diffusionner.model.pretrained import load_tokenizer, position_limit
 
-    return load_tokenizer(folder, position_limit(transformer.config))
+    try:
+        return load_tokenizer(folder, position_limit(transformer.config), offline=True)
+    except Exception as error:  # what a damaged file leads to is anybody's guess
+        raise CheckpointError(
+            f"the tokenizer in {folder} cannot be read ({error}); copy the whole folder again"
+        ) from error
 
 
 def load_weights(network: Network, path: Path, assign: bool = False) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import IO
 
 from diffusionner.errors import WriteError
 
@@ -25,9 +27,12 @@ def write_together(writers: Mapping[Path, Callable[[Path], None]]) -> None:
                 raise WriteError(f"{path} is there and is no file; choose another name")
         for path, write in writers.items():
             path.parent.mkdir(parents=True, exist_ok=True)
+            mode = _mode(path, temporary[path])
             write(temporary[path])
             with open(temporary[path], "rb+") as file:
                 os.fsync(file.fileno())
+            if _permissions(temporary[path]) != mode:  # as after safetensors, which takes 0600
+                temporary[path].chmod(mode)
         for path in writers:
             os.replace(temporary[path], path)
     except BaseException as error:
@@ -69,6 +74,24 @@ def write_folders(writers: Mapping[Path, Callable[[Path], None]]) -> None:
         raise
 
 
+def try_lock(file: IO[str]) -> bool:
+    """Keep other processes from locking this file until it is closed, or this process ends.
+
+    False where another has it. Where there are no such locks, all may have it.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return True
+    return True
+
+
 def bytes_writer(content: bytes) -> Callable[[Path], None]:
     def write(temporary: Path) -> None:
         temporary.write_bytes(content)
@@ -78,6 +101,23 @@ def bytes_writer(content: bytes) -> Callable[[Path], None]:
 
 def write_bytes(path: Path, content: bytes) -> None:
     write_together({path: bytes_writer(content)})
+
+
+def _mode(path: Path, temporary: Path) -> int:
+    """Permissions that a file keeps or, where it is new, gets: what the umask says.
+
+    Told by a file that is made, because the umask can be asked for only by changing it, which other
+    threads would see.
+    """
+    if path.exists():
+        return _permissions(path)
+    temporary.unlink(missing_ok=True)  # what a kill left behind has permissions of its own
+    temporary.touch()
+    return _permissions(temporary)
+
+
+def _permissions(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
 
 
 def _beside(path: Path) -> Path:

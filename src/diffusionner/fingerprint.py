@@ -13,7 +13,8 @@ from diffusionner.corpus import Sentence
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """How many sentences and entities, and a hash of their words, spans and labels in order.
+    """How many sentences and entities, and a hash of their words, spans and labels in order, and
+    of what was looked for.
 
     Neither the file's format nor its name, its documents nor the order of the entities within a
     sentence change it.
@@ -43,6 +44,8 @@ def fingerprint(sentences: Iterable[Sentence]) -> Fingerprint:
         if irregular:
             placed = sorted((_placed(sentence, parts), label) for parts, label in irregular)
             state.update(ascii(placed).encode())
+        if sentence.types is not None:
+            state.update(ascii(sorted(sentence.types)).encode())
     return Fingerprint(count, entities, state.hexdigest())
 
 

@@ -64,7 +64,14 @@ def find(model: str | Path | None = None) -> Path:
             f"this installation lacks the model '{DEFAULT}' (no {FOLDER / DEFAULT}); install "
             "diffusionner again, or give the folder of a model"
         )
-    if isinstance(place, Path) or Path(place).exists() or not _is_hub_name(place):
+    if isinstance(place, Path) or Path(place).exists():
+        return Path(place)
+    if not re.search(r"[/\\].", place):  # a mere name
+        raise CheckpointError(
+            f"no model in '{place}': there is no such folder, and with the package come "
+            f"{' and '.join(shipped())}"
+        )
+    if not _is_hub_name(place):
         return Path(place)
     return _fetch(place)
 

@@ -1,5 +1,7 @@
 """Every setting once. The YAML file, `key=value` on the command line and the Python API are views
-of these dataclasses; the checkpoint stores them. Defaults are the paper's where it gives a value.
+of these dataclasses; the checkpoint stores them. Defaults are the paper's where it gives a value,
+but for how many spans inference has and what it does about those that cross: `configs/paper-*` have
+all of the paper's.
 """
 
 from __future__ import annotations

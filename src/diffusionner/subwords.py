@@ -91,12 +91,19 @@ class Lexicon:
             chunk = words[first : first + CHUNK]
             pieces = self.tokenizer.pieces_of_each(chunk)
             counts = np.array([len(one) for one in pieces], dtype=np.int64)
-            self.starts.extend(self.pieces.size + np.cumsum(counts) - counts)
-            self.counts.extend(counts)
-            self.pieces.extend(np.concatenate(pieces))
-            self.characters.extend(character_codes(chunk, self.width))
-            # Last, so that a failure above leaves nothing half known.
-            self.known.update(zip(chunk, range(len(self.known), 10**9), strict=False))
+            characters = character_codes(chunk, self.width)
+            columns = (self.pieces, self.starts, self.counts, self.characters)
+            sizes = [column.size for column in columns]
+            try:
+                self.starts.extend(self.pieces.size + np.cumsum(counts) - counts)
+                self.counts.extend(counts)
+                self.pieces.extend(np.concatenate(pieces))
+                self.characters.extend(characters)
+            except BaseException:  # an interrupt: nothing may stay half known
+                for column, size in zip(columns, sizes, strict=True):
+                    column.size = size
+                raise
+            self.known.update(zip(chunk, range(sizes[1], 10**9), strict=False))
 
 
 def parse_backend(content: bytes) -> Tokenizer:

@@ -82,8 +82,8 @@ class Journal:
         changed = [name for name in run if before.get(name) != run[name]]
         if changed:
             raise DataError(
-                f"{self.path} is of an earlier run with another {' and '.join(changed)}; run it "
-                f"as before to go on with it, or remove {self.path} and "
+                f"{self.path} is of an earlier run that differs in its {' and '.join(changed)}; "
+                f"run it as before to go on with it, or remove {self.path} and "
                 f"{partial(output(self.path))} to begin again"
             )
         self._file.truncate(sum(len(line) + 1 for line in lines))

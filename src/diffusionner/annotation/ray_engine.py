@@ -38,8 +38,8 @@ class RayEngine:
             import ray.data
         except ImportError as error:
             raise SettingsError(
-                "engine ray needs the package 'ray'; install it with: "
-                "pip install 'diffusionner[ray]'"
+                "engine ray needs the package 'ray'; install it, in a clone, with: "
+                "pip install '.[ray]'"
             ) from error
         self.model = model
         self.device = device

@@ -44,15 +44,28 @@ def parse_line(line: bytes) -> tuple[dict[str, Any], str | list[str], str | None
         raise ValueError(f"not JSON ({error.msg}, column {error.colno})") from error
     if not isinstance(record, dict):
         raise ValueError('expected an object such as {"text": "..."}')
-    if ("text" in record) == ("tokens" in record):
-        raise ValueError('expected either "text" or "tokens"')
-    content = record["text"] if "text" in record else record["tokens"]
-    if "text" in record and not isinstance(content, str):
-        raise ValueError('"text" must be a string')
-    if "tokens" in record and not are_words(content):
-        raise ValueError('"tokens" must be a list of non-empty strings')
     doc = record.get("doc")
-    return record, content, None if doc is None else str(doc)
+    return record, _content(record), None if doc is None else str(doc)
+
+
+def _content(record: dict[str, Any]) -> str | list[str]:
+    key = content_key(record)
+    if key not in record:
+        raise ValueError('expected either "text" or "tokens", but neither is there')
+    content = record[key]
+    if key == "text" and not isinstance(content, str):
+        raise ValueError('"text" must be a string')
+    if key == "tokens" and not are_words(content):
+        raise ValueError('"tokens" must be a list of non-empty strings')
+    return content
+
+
+def content_key(record: dict[str, Any]) -> str:
+    """Words go before the text that they were cut from: corpora of ours have both.
+
+    Elsewhere `tokens` beside a text may be their number.
+    """
+    return "tokens" if isinstance(record.get("tokens"), list) or "text" not in record else "text"
 
 
 def are_words(value: object) -> bool:

@@ -90,7 +90,8 @@ def annotate(
     """Annotate all records; target None is standard output.
 
     A run that was stopped in any way goes on where its journal ends: no record is written twice
-    and none is left out. The output has its name once it is whole.
+    and none is left out. The output has its name once it is whole. report also gets the number of
+    records that such a run has left.
     """
     if target is None:
         given = _begin(sources, Point(), model, report)
@@ -103,6 +104,8 @@ def annotate(
     except OSError as error:
         raise _stuck(partial, Point(), error) from error
     with closing(notes):
+        if notes.last.records:
+            report(f"{notes.last.records:,} records of {target} are there already: going on")
         if not target.exists():  # else it was killed between the two steps of _finish
             given = _begin(sources, notes.last, model, report)
             try:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
 
-from diffusionner.annotation.records import Record, are_words, parse_line
+from diffusionner.annotation.records import Record, are_words, content_key, parse_line
 from diffusionner.errors import DataError
 from diffusionner.formats import arrow
 from diffusionner.formats.base import MAX_RECORD, decode, too_long, unreadable
@@ -78,6 +78,8 @@ class Sources:
                 yield from self._text(content, name, report)
                 return
             for number, line in _numbered(content, name):
+                if number == 1:
+                    _check_unpacked(line, name)
                 if not line.strip():
                     continue
                 kind = kind or _begins(line)
@@ -101,6 +103,7 @@ class Sources:
     def _text(self, content: IO[bytes], name: str, report: Report) -> Iterator[Record]:
         """A file as one text."""
         whole = content.read(MAX_RECORD + 1)
+        _check_unpacked(whole, name)
         if len(whole) > MAX_RECORD:
             raise too_long(f"{name}:1")
         try:
@@ -136,9 +139,9 @@ class Sources:
 
     def _row(self, fields: dict[str, Any], place: str, report: Report) -> Record | None:
         """A row without a text stays in its place: no entities are found in nothing."""
-        content = fields.get("text")
+        content = fields[content_key(fields)]
         if content is None:
-            content = fields.get("tokens") or []
+            content = []
         doc = fields.get("doc")
         if isinstance(content, str) or are_words(content):
             return Record(fields, content, None if doc is None else str(doc), place)
@@ -223,6 +226,15 @@ def _begins(line: bytes) -> str:
     if line.startswith(_PARQUET):
         raise DataError("Parquet cannot be read from standard input; give the file")
     return "jsonl" if line.lstrip(b"\xef\xbb\xbf \t").startswith(b"{") else "text"
+
+
+def _check_unpacked(begin: bytes, name: str) -> None:
+    """Files are unpacked once, standard input is not."""
+    if begin.startswith(_GZIP):
+        raise DataError(
+            f"{name} is compressed with gzip; gunzip it first, or give the .gz file instead of a "
+            "pipe"
+        )
 
 
 def _content(raw: IO[bytes], file: Path | None) -> IO[bytes]:

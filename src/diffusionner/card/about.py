@@ -81,10 +81,12 @@ def read_about(path: Path, folder: Path | None = None) -> About:
 
 
 def _corpus(name: str, given: Any, place: str, here: Path, folder: Path) -> Corpus:
+    if isinstance(given, str):
+        given = {"file": given}
     one_source = isinstance(given, dict) and ("file" in given) != ("recipe" in given)
     if not one_source or not given.keys() <= CORPUS_KEYS:
         raise DataError(
-            f"{place}: expected 'file' or 'recipe', and perhaps 'labels' and 'last'; "
+            f"{place}: expected a file, or 'file' or 'recipe' and perhaps 'labels' and 'last'; "
             f"write {_EXAMPLE}"
         )
     labels, last = given.get("labels"), given.get("last")

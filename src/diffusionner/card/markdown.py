@@ -15,13 +15,18 @@ from diffusionner.settings import InferenceSettings
 
 
 def render(
-    name: str, about: About, figures: Figures, settings: InferenceSettings, command: str
+    title: str,
+    model: str,
+    about: About,
+    figures: Figures,
+    settings: InferenceSettings,
+    command: str,
 ) -> str:
-    """settings: those the model has by itself; command: what wrote the card."""
+    """model: what loads it; settings: those it has by itself; command: what wrote the card."""
     parts = [
         _front_matter(about, figures),
-        f"# {name}\n{about.texts['description']}",
-        f'```python\nner = DiffusionNER.from_pretrained("{name}")\n```',
+        f"# {title}\n{about.texts['description']}",
+        f'```python\nner = DiffusionNER.from_pretrained("{model}")\n```',
         f"## Intended use\n{about.texts['use']}",
         f"## Limits\n{about.texts['limits']}",
         f"## Training data and licences\n{about.texts['training']}",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from typing import Annotated
+from importlib.metadata import PackageNotFoundError, requires
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+from typer.core import TyperGroup
 
 from diffusionner import __version__
 from diffusionner.cli import (
@@ -29,8 +32,20 @@ from diffusionner.cli import (
 )
 from diffusionner.errors import DiffusionNERError
 
+
+class Commands(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        """Left to itself, typer ends without a word at Ctrl-C."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            Console(stderr=True).print("interrupted")
+            raise typer.Exit(130) from None
+
+
 app = typer.Typer(
     name="diffusionner",
+    cls=Commands,
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_show_locals=False,
@@ -71,23 +86,51 @@ def _before(
 
 
 def main() -> None:
-    """Entry point: our own errors become one readable message and exit status 2."""
+    """Entry point: what a user can mend becomes one readable message and exit status 2."""
     try:
         app()
     except DiffusionNERError as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        Console(stderr=True).print("interrupted")
-        sys.exit(130)
+        _refuse(str(error))
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        install = _how_to_install(package)
+        if install is None:
+            raise
+        _refuse(
+            f"this command needs the package '{package}', which is not installed; install it, "
+            f"in a clone, with: {install}"
+        )
     except RuntimeError as error:
         if type(error).__name__ != "OutOfMemoryError":  # torch's, which may not be installed
             raise
         reason = str(error).splitlines()[0].split(". GPU")[0]
-        Console(stderr=True).print(
-            f"[bold red]error:[/] the memory of the GPU is full ({escape(reason)}); lower "
-            "inference.batch_size (in training training.batch_size, or raise training.accumulation "
-            "with it), or let fewer programs use it at a time",
-            soft_wrap=True,
+        _refuse(
+            f"the memory of the GPU is full ({reason}); lower inference.batch_size (in training "
+            "training.batch_size, or raise training.accumulation with it), or let fewer programs "
+            "use it at a time"
         )
-        sys.exit(2)
+
+
+def _refuse(message: str) -> NoReturn:
+    Console(stderr=True).print(f"[bold red]error:[/] {escape(message)}", soft_wrap=True)
+    sys.exit(2)
+
+
+def _how_to_install(package: str) -> str | None:
+    """What brings a package that this one requires, always or for one of its extras.
+
+    The former can be missing too: exported models run without most of them.
+    """
+    wanted = package.replace("_", "-").lower()
+    try:
+        requirements = requires("diffusionner") or []
+    except PackageNotFoundError:  # run from its source
+        return None
+    for requirement in requirements:
+        if requirement.startswith("diffusionner["):  # an extra made of others
+            continue
+        name = re.match(r"[\w.-]+", requirement)
+        extra = re.search(r"extra == .(\w+)", requirement)
+        if name and name[0].lower() == wanted:
+            return f"pip install '.[{extra[1]}]'" if extra else "pip install ."
+    return None

@@ -24,12 +24,32 @@ SHOWN = 20  # bad records that are reported one by one
 EVERY = 60  # seconds between two lines of progress where there is no terminal
 
 
+def _check_output(context: typer.Context, target: str) -> str:
+    """One argument alone becomes OUT, the last; but who gives one means IN."""
+    if not context.params.get("sources"):
+        raise SettingsError(
+            f"OUT is missing; say where to write, for example: annotate {target} annotated.jsonl"
+        )
+    return target
+
+
 def annotate(
     sources: Annotated[
-        list[str], typer.Argument(metavar="IN...", help="Files, folders, patterns; - is stdin.")
+        list[str],
+        typer.Argument(
+            metavar="IN",
+            help="Files, folders, patterns; - is stdin.",
+            default_factory=list,  # none: then _check_output says what is missing
+            show_default=False,
+        ),
     ],
     target: Annotated[
-        str, typer.Argument(metavar="OUT", help="OUT.jsonl, OUT.parquet, or - for stdout.")
+        str,
+        typer.Argument(
+            metavar="OUT",
+            help="OUT.jsonl, OUT.parquet, or - for stdout.",
+            callback=_check_output,
+        ),
     ],
     model: options.Model = DEFAULT,
     format: Annotated[

@@ -12,11 +12,13 @@ import typer
 
 from diffusionner import registry
 from diffusionner.cli import options
-from diffusionner.cli.data.shared import Format
+from diffusionner.cli.data.shared import Format, keep_inputs
 from diffusionner.registry import DEFAULT
 
 if TYPE_CHECKING:
     from diffusionner.inference.calibration import Calibration
+
+TEST_SCORES = "test.json"  # that training writes
 
 
 def calibrate(
@@ -46,6 +48,7 @@ def calibrate(
     """
     if (data is None) == (scores_of is None):
         raise typer.BadParameter("give either --data or --scores-of")
+    keep_inputs(output, *(registry.find(one) for one in (model, scores_of) if one is not None))
     if data is None:
         calibration = _scores_of(str(scores_of), model)
     else:
@@ -117,7 +120,8 @@ def _write(output: Path, source: Path, calibration: Calibration) -> None:
     config["calibration"] = calibration.to_dict()
     config["settings"]["inference"] |= {"threshold": None, "phi": None}
     text = json.dumps(config, indent=1, ensure_ascii=False) + "\n"
-    # Its card tells of the scores before.
-    others = {file.name for file in model_files(source)} - {"config.json", CARD}
+    # Both tell of the scores before.
+    outdated = {CARD, TEST_SCORES}
+    others = {file.name for file in model_files(source)} - {"config.json", *outdated}
     copies = {output / name: partial(shutil.copyfile, source / name) for name in sorted(others)}
     write_together({**copies, output / "config.json": bytes_writer(text.encode())})

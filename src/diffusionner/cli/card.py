@@ -12,7 +12,7 @@ from diffusionner.cli import options
 
 def card(
     model: Annotated[str, typer.Argument(metavar="MODEL", help=options.MODEL_HELP)],
-    about: Annotated[Path, typer.Option("--about", help="YAML file, see below.")],
+    about: Annotated[Path, typer.Option("--about", help="YAML file, described above.")],
     data: Annotated[
         Path | None,
         typer.Option("--data", help="Folder of the corpora.  [default: that of the YAML file]"),
@@ -30,9 +30,12 @@ def card(
 
     The YAML file has what cannot be measured, as text: `description`, `language`, `license`, `use`,
     `limits` and `training` (data and licences); the lists `tags` and `datasets`; and the corpora:
-    under `tests` any by name, and `dev`, unless the model was trained on it. A corpus is a
-    `file`, or the `recipe` of a merged one; `last: N` takes its last sentences, and `labels` says
-    what its labels are for the model: others are not counted, neither in gold nor in predictions.
+    under `tests` any by name (`{}` if there are none), and `dev`, unless the model was trained on
+    it. All but `dev` must be there; `recipes/en-card.yaml` is an example.
+
+    A corpus is a file, `dev: dev.jsonl`, or has a `file`, or the `recipe` of a merged one;
+    `last: N` then takes its last sentences, and `labels` says what its labels are for the model:
+    others are not counted, neither in gold nor in predictions.
 
     Example: `diffusionner card runs/model --about card.yaml --data corpora`
     """
@@ -54,11 +57,12 @@ def card(
     ner.settings.need_denoising("a card, with its curves over steps and noise,")
     with options.progress() as tell:
         figures = measure(folder, ner, described, device, sentences, tell)
-    # Where the corpora lie is the business of this machine, not of a card.
-    words = ["diffusionner card", folder.name, f"--about {about.name}"]
+    # Where things lie is the business of this machine, not of a card.
+    name = folder.name if Path(model).is_absolute() else model
+    words = ["diffusionner card", name, f"--about {about.name}"]
     words += ["--data $DATA"] if data is not None else []
     words += [f"--sentences {sentences}"] if sentences is not None else []
     settings = ner.settings.inference
-    text = render(folder.name, described, figures, settings, " ".join(words))
+    text = render(folder.name, name, described, figures, settings, " ".join(words))
     write_bytes(folder / CARD, text.encode())
     Console().print(f"{folder / CARD}", highlight=False, soft_wrap=True)

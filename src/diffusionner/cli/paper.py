@@ -194,7 +194,7 @@ def _list(
     from rich import box
     from rich.table import Table as RichTable
 
-    from diffusionner.paper import tables
+    from diffusionner.paper import plan, tables
     from diffusionner.paper.corpora import CORPORA
     from diffusionner.paper.records import Records
 
@@ -206,9 +206,10 @@ def _list(
         shown.add_column(title, justify="left" if title in ("table", "") else "right")
     for table in chosen:
         wanted = [one for one in tables.wanted([table], seeds) if one[0].corpus in there]
-        # Several rows of a table may want the same run, with other points.
-        points = {(want.name, point) for want, points in wanted for point in points}
-        runs = {want.name: want for want, _ in wanted}
+        # Several rows of a table may want the same run, by other names or with other points.
+        named = {want: plan.identity(want, sources) for want, _ in wanted}
+        points = {(named[want], point) for want, points in wanted for point in points}
+        runs = {named[want]: want for want, _ in wanted}
         own = {
             name: [
                 record

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -11,11 +12,11 @@ from typing import IO, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from diffusionner.annotation.records import entity_fields, parse_line
 from diffusionner.cli import options
+from diffusionner.cli.annotate import say
 from diffusionner.cli.show import show
 from diffusionner.drawing import Entities
 from diffusionner.drawing.html import write_page
@@ -24,7 +25,9 @@ from diffusionner.registry import DEFAULT
 
 
 def predict(
-    texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts.")] = None,
+    texts: Annotated[
+        list[str] | None, typer.Argument(metavar="TEXT", help="Texts; - is standard input.")
+    ] = None,
     input_path: Annotated[
         str | None, typer.Option("--input", help="JSONL to read; - is standard input.")
     ] = None,
@@ -62,12 +65,17 @@ def predict(
 
     * `diffusionner predict --model runs/model --input in.jsonl --output out.jsonl`
 
+    * `pdftotext paper.pdf - | diffusionner predict -`
+
     * `diffusionner predict --html found.html "Ada Lovelace met Charles Babbage in London."`
     """
     if bool(texts) == bool(input_path):
         raise DataError("give either texts or --input, for example: predict 'Some text.'")
     if input_path not in (None, "-") and not Path(str(input_path)).is_file():
         raise DataError(f"{input_path}: no such file; use --input - to read standard input")
+    if output_path not in (None, "-"):
+        _check_output(Path(str(output_path)), None if input_path == "-" else input_path)
+    texts = [_standard_input() if text == "-" else text for text in texts or ()]
     ner = options.load_model(model, device)
     chosen = options.inference_options(
         steps, spans, start, average, threshold, phi, overlap, seed, batch_size
@@ -103,17 +111,39 @@ def predict(
             )
         )
         task = bar.add_task("lines", total=None)
-        write = _writer(output_path, stack)
+        output = stack.enter_context(Output(output_path, errors))
         for entities in ner.stream(reader.items(), **chosen):
             record = reader.finished.pop(0)
-            write({**record, "entities": [entity_fields(entity) for entity in entities]})
+            output.write({**record, "entities": [entity_fields(entity) for entity in entities]})
             if html_path is not None:
                 drawn.append(entities)
             bar.advance(task)
     _draw(html_path, drawn)
     if reader.bad:
-        errors.print(f"{reader.bad} of {reader.lines} lines could not be used", highlight=False)
+        say(errors, f"{reader.bad} of {reader.lines} lines could not be used")
         raise typer.Exit(1)
+
+
+def _standard_input() -> str:
+    """All of it, as one text."""
+    try:
+        return sys.stdin.buffer.read().decode("utf-8-sig").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise DataError(f"standard input is not UTF-8 ({error.reason}); convert it") from error
+
+
+def _check_output(target: Path, source: str | None) -> None:
+    """Before anything is loaded or written: not a folder or a device, nor, by any name, the input.
+
+    Else the move at the end would fail, or put a file in place of a device such as /dev/null.
+    """
+    if target.exists() and not target.is_file():
+        raise WriteError(f"{target} is there and is no file; choose another name")
+    for written in (target, _partial(target)):
+        if source is not None and written.exists() and os.path.samefile(source, written):
+            raise DataError(
+                f"--output {target} would overwrite the input {source}; choose another name"
+            )
 
 
 def _draw(path: Path | None, drawn: list[Entities]) -> None:
@@ -141,52 +171,67 @@ class Reader:
                 record, content, doc = parse_line(line)
             except ValueError as error:
                 self.bad += 1
-                place = f"{self.name}:{self.lines}"
-                self.errors.print(f"{escape(place)}: {escape(str(error))}", highlight=False)
+                say(self.errors, f"{self.name}:{self.lines}: {error}{self._hint(error)}")
                 continue
             self.finished.append(record)
             yield content, doc
 
+    def _hint(self, error: ValueError) -> str:
+        """What may have been meant, where the first bad line is that of a plain text."""
+        plain = isinstance(error.__cause__, json.JSONDecodeError)
+        if not plain or self.bad > 1 or self.name != "standard input":
+            return ""
+        return "; for plain text: diffusionner annotate - -"
 
-def _writer(path: str | None, stack: ExitStack) -> Any:
-    """A function that writes one record. A file appears under its name only when it is whole."""
-    partial: Path | None = None
-    file: IO[str]
-    if path in (None, "-"):
-        file = sys.stdout
-    else:
-        target = Path(str(path))
-        partial = target.with_name(target.name + ".partial")
-        try:
-            file = open(partial, "w", encoding="utf-8", newline="\n")  # noqa: SIM115
-        except OSError as error:
-            raise WriteError(
-                f"cannot write {target}: {error.strerror}; check the folder"
-            ) from error
 
-        def close(failed: Any, *_: Any) -> None:
+class Output:
+    """Records as lines of JSON. A file appears under its name only when it is whole."""
+
+    def __init__(self, path: str | None, errors: Console) -> None:
+        self.target = None if path in (None, "-") else Path(str(path))
+        self.partial = None if self.target is None else _partial(self.target)
+        self.errors = errors
+        self.records = 0
+
+    def __enter__(self) -> Output:
+        self.file: IO[str] = sys.stdout
+        if self.partial is not None:
             try:
-                file.close()
-                if failed is None:
-                    partial.replace(target)
+                self.partial.parent.mkdir(parents=True, exist_ok=True)
+                self.file = open(self.partial, "w", encoding="utf-8", newline="\n")
             except OSError as error:
-                raise _stuck(partial, error) from error
+                raise WriteError(
+                    f"cannot write {self.target}: {error.strerror}; check the folder"
+                ) from error
+        return self
 
-        stack.push(close)
-
-    def write(record: dict[str, Any]) -> None:
+    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
+        if self.partial is None or self.target is None:
+            return
         try:
-            file.write(json.dumps(record, ensure_ascii=False) + "\n")
-            if partial is None:
-                file.flush()  # whoever reads a pipe wants the line now
+            self.file.close()
+            if failed is None:
+                self.partial.replace(self.target)
+        except OSError as error:
+            raise self._stuck(error) from error
+        if failed is KeyboardInterrupt:
+            say(self.errors, f"stopped; {self.records} lines are done, in {self.partial}")
+
+    def write(self, record: dict[str, Any]) -> None:
+        try:
+            self.file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            if self.partial is None:
+                self.file.flush()  # whoever reads a pipe wants the line now
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise _stuck(partial, error) from error
+            raise self._stuck(error) from error
+        self.records += 1
 
-    return write
+    def _stuck(self, error: OSError) -> WriteError:
+        place = self.partial or "standard output"
+        return WriteError(f"cannot go on writing {place}: {error.strerror}; what is there is kept")
 
 
-def _stuck(partial: Path | None, error: OSError) -> WriteError:
-    place = partial or "standard output"
-    return WriteError(f"cannot go on writing {place}: {error.strerror}; what is there is kept")
+def _partial(target: Path) -> Path:
+    return target.with_name(target.name + ".partial")

@@ -51,8 +51,8 @@ def serve(
         from diffusionner.service.server import serve as run
     except ImportError as error:
         raise SettingsError(
-            f"the service needs the package '{error.name}'; install it with: "
-            "pip install 'diffusionner[serve]'"
+            f"the service needs the package '{error.name}'; install it, in a clone, with: "
+            "pip install '.[serve]'"
         ) from error
     keys = None if api_key_file is None else ApiKeys.read(api_key_file)
     limits = Limits(

@@ -9,6 +9,9 @@ from typing import Annotated
 
 import typer
 
+from diffusionner.cli.annotate import say
+from diffusionner.model_folder import STATE_FILE
+
 
 def train(
     config: Annotated[Path, typer.Argument(help="YAML file: one file is one experiment.")],
@@ -25,7 +28,7 @@ def train(
     The config names the data, the encoder and everything else; `diffusionner settings` lists
     every setting with its default. The best epoch on dev ends up in `training.output`, ready for
     `diffusionner predict --model`; beside it are `log.jsonl`, `tensorboard/` and the state that
-    `--resume` continues from, to bit-identical weights.
+    `--resume` continues from, on the CPU to bit-identical weights.
 
     Examples:
 
@@ -41,8 +44,14 @@ def train(
     from diffusionner.training.trainer import train as run
 
     gc.freeze()  # what is imported stays: the collector of cycles need not go through it again
-    outcome = run(Settings.load(config, overrides or []), resume)
-    console = Console(quiet=os.environ.get("RANK", "0") != "0")  # one of many processes speaks
+    settings = Settings.load(config, overrides or [])
+    quiet = os.environ.get("RANK", "0") != "0"  # one of many processes speaks
+    try:
+        outcome = run(settings, resume)
+    except KeyboardInterrupt:
+        say(Console(stderr=True, quiet=quiet), _how_to_go_on(Path(settings.training.output)))
+        raise
+    console = Console(quiet=quiet)
     console.print(
         f"best dev F1 {100 * outcome.best_f1:.2f} in epoch {outcome.best_epoch}; "
         f"{outcome.sentences_per_second:.0f} sentences/s in training"
@@ -50,5 +59,17 @@ def train(
         else f"kept the last epoch ({outcome.best_epoch}): there is no dev set to choose on",
         highlight=False,
     )
+    if outcome.best_f1 == 0:
+        console.print(
+            "nothing was learned: more epochs, more sentences, or encoder=en, which takes over all "
+            "of a trained model that fits",
+            highlight=False,
+        )
     if outcome.test is not None:
         console.print(outcome.test.to_table())
+
+
+def _how_to_go_on(output: Path) -> str:
+    if (output / STATE_FILE).exists():
+        return f"stopped; the same command with --resume goes on from the last state in {output}"
+    return "stopped before there was a state to go on from; start again"

@@ -6,7 +6,7 @@ each sentence says which labels were looked for (`types`), and training knows wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -16,7 +16,7 @@ import yaml
 
 from diffusionner import formats
 from diffusionner.corpus import Sentence, Span
-from diffusionner.errors import DataError
+from diffusionner.errors import DataError, nearest
 
 ARTICLES = frozenset(("the", "a", "an"))
 KEYS = ("file", "labels", "names", "first", "after")
@@ -76,14 +76,16 @@ def _part(source: Any, place: str, folder: Path) -> Part:
     return Part(folder / str(source["file"]), mapped, names, first, after)
 
 
-def merge(parts: list[Part]) -> Iterator[Sentence]:
-    """The sentences of all parts, documents kept apart."""
+def merge(parts: list[Part], left_out: list[set[str]] | None = None) -> Iterator[Sentence]:
+    """The sentences of all parts, documents kept apart.
+
+    left_out: gets, for each part, those of its labels that the recipe does not name.
+    """
     everything = {new for part in parts for new in part.labels.values()}
     for number, part in enumerate(parts):
         looked_for = set(part.labels.values())
         types = None if looked_for == everything else tuple(sorted(looked_for))
-        stop = None if part.first is None else part.after + part.first
-        for sentence in islice(formats.iterate(part.file), part.after, stop):
+        for sentence in _taken(part, [] if left_out is None else left_out):
             entities = [
                 span._replace(label=part.labels[span.label])
                 for span in sentence.entities
@@ -102,6 +104,36 @@ def merge(parts: list[Part]) -> Iterator[Sentence]:
                     if one.label in part.labels
                 ],
             )
+
+
+def _taken(part: Part, left_out: list[set[str]]) -> Iterator[Sentence]:
+    """The sentences of a part; DataError at its end if it lacks a label that the recipe names."""
+    taken: set[str] = set()
+    passed: set[str] = set()
+    stop = None if part.first is None else part.after + part.first
+    sentences = _noting(formats.iterate(part.file), passed)
+    yield from _noting(islice(sentences, part.after, stop), taken)
+    left_out.append(taken - part.labels.keys())
+    if part.labels.keys() <= passed:
+        return
+    for _ in sentences:  # a label may be only in what is not taken
+        pass
+    unknown = [label for label in part.labels if label not in passed]
+    if unknown and passed:  # of a corpus without any entity nothing can be dropped
+        known, hint = ", ".join(sorted(passed)), nearest(unknown[0], sorted(passed))
+        raise DataError(
+            f"{part.file} has no label '{unknown[0]}', which the recipe names; "
+            + (hint if known in hint else f"{hint} It has: {known}")
+        )
+
+
+def _noting(sentences: Iterable[Sentence], labels: set[str]) -> Iterator[Sentence]:
+    """The sentences as they pass, and their labels: those marked and those looked for."""
+    for sentence in sentences:
+        labels.update(span.label for span in sentence.entities)
+        labels.update(one.label for one in sentence.irregular)
+        labels.update(sentence.types or ())
+        yield sentence
 
 
 def _name(span: Span, words: list[str]) -> list[Span]:

@@ -28,8 +28,8 @@ def check_path(path: Path) -> None:
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise DataError(
-            "a plot needs the package 'matplotlib'; install it with: "
-            "pip install 'diffusionner[plot]'"
+            "a plot needs the package 'matplotlib'; install it, in a clone, with: "
+            "pip install '.[plot]'"
         ) from error
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import accumulate
 
-from diffusionner.corpus import Sentence
+from diffusionner.corpus import Sentence, looked_for
 from diffusionner.errors import DataError
 from diffusionner.evaluation.mentions import Layout, Mention, mentions_of
 from diffusionner.evaluation.scorer import Pair
@@ -32,7 +32,7 @@ def align(
         one.words == other.words for one, other in zip(gold, predicted, strict=True)
     ):
         pairs = [
-            Pair(mentions_of(one), mentions_of(other), one)
+            Pair(mentions_of(one), _counted(mentions_of(other), one), one)
             for one, other in zip(gold, predicted, strict=True)
         ]
         return pairs, False
@@ -89,9 +89,14 @@ def _carry_over(gold: _Document, predicted: _Document) -> list[Pair]:
             layout, offsets = places[number]
             found[number].add(layout.of_characters(*annotation, offsets))
     return [
-        Pair(mentions_of(sentence), frozenset(mentions), sentence)
+        Pair(mentions_of(sentence), _counted(mentions, sentence), sentence)
         for (sentence, _), mentions in zip(gold.sentences, found, strict=True)
     ]
+
+
+def _counted(found: Set[Mention], gold: Sentence) -> frozenset[Mention]:
+    """Without what nobody looked for in that sentence, which may be there all the same."""
+    return frozenset(one for one in found if looked_for(gold, one.label))
 
 
 def _words_differ(

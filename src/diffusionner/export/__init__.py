@@ -50,7 +50,7 @@ def export(
         if find_spec(package) is None:
             raise SettingsError(
                 f"exporting needs the package '{package}'; install it with: "
-                "pip install 'diffusionner[export]'"
+                "pip install onnx onnxruntime onnxscript"
             )
     result: Exported | None = None
 

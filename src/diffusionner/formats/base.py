@@ -284,6 +284,6 @@ def too_long(where: str) -> DataError:
 
 def missing_extra(package: str, extra: str, format: str) -> DataError:
     return DataError(
-        f"format {format} needs the package '{package}'; install it with: "
-        f"pip install 'diffusionner[{extra}]'"
+        f"format {format} needs the package '{package}'; install it, in a clone, with: "
+        f"pip install '.[{extra}]'"
     )

@@ -84,11 +84,18 @@ def _best_of(starts: np.ndarray, *values: np.ndarray) -> np.ndarray:
     return places[_runs(run[places])]
 
 
+def passing(found: Iterable[Found], least: np.ndarray) -> list[Found]:
+    """Those that have the least total of their type, [C]."""
+    limits = least.tolist()
+    return [one for one in found if one.total >= limits[one.kind]]
+
+
 def resolve_overlaps(found: Iterable[Found], policy: str) -> list[Found]:
     """Best first, drop what the policy forbids; the result is in reading order.
 
-    A lower φ only adds entities at the end of "best first", so filtering by φ afterwards gives the
-    same as filtering before.
+    A lower φ only adds entities at the end of "best first", so filtering by φ afterwards, as
+    where it is chosen, gives the same as filtering before. With thresholds by type it does not: one
+    that is not let pass must not keep another out.
     """
     ranked = sorted(found, key=lambda f: (-f.total, f.left, f.right, f.kind))
     if policy != "all":

@@ -7,7 +7,6 @@ Recorded once per shape, they are one launch each; a step's recording serves any
 
 from __future__ import annotations
 
-import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
@@ -68,7 +67,8 @@ class _Recording:
 class GraphedDecoding:
     """What a network finds; behind its encoder recordings run where the shape was met before.
 
-    They share their memory: nothing of one is needed any more when the next begins.
+    They share their memory: nothing of one is needed any more when the next begins. So all must be
+    on one stream, and one thread at a time may be at it.
     """
 
     def __init__(self, network: DenoisingNetwork, record: Recorder | None = None) -> None:
@@ -77,7 +77,6 @@ class GraphedDecoding:
         self.seen: Counter[tuple[object, ...]] = Counter()
         self.recorded: OrderedDict[tuple[object, ...], _Recording] = OrderedDict()
         self.room = torch.empty(0)  # of the states
-        self.lock = threading.Lock()  # one thread at a time: they share the memory too
 
     def find(
         self,
@@ -97,27 +96,25 @@ class GraphedDecoding:
             (counted,) = to_device([slots], encoding.states.device)
             return self.network.find(encoding, batch.keys, settings, counted)
         values = _padded(batch, slots, shape)
-        with self.lock:
-            table = self._run(recording, encoding.states, batch.keys, settings, values)
+        table = self._run(recording, encoding.states, batch.keys, settings, values)
         return table[:, :, :spans]
 
     def _recording(
         self, key: tuple[object, ...], settings: InferenceSettings, shape: tuple[int, int, int]
     ) -> _Recording | None:
         """That of a shape which was met before."""
-        with self.lock:
-            self.seen[key] += 1
-            if self.seen[key] == SIGHTINGS:
-                try:
-                    self.recorded[key] = self._record(settings, shape)
-                except torch.OutOfMemoryError:  # it runs without
-                    torch.cuda.empty_cache()
-                while len(self.recorded) > MOST:
-                    gone, _ = self.recorded.popitem(last=False)
-                    del self.seen[gone]
-            if key in self.recorded:
-                self.recorded.move_to_end(key)
-            return self.recorded.get(key)
+        self.seen[key] += 1
+        if self.seen[key] == SIGHTINGS:
+            try:
+                self.recorded[key] = self._record(settings, shape)
+            except torch.OutOfMemoryError:  # it runs without
+                torch.cuda.empty_cache()
+            while len(self.recorded) > MOST:
+                gone, _ = self.recorded.popitem(last=False)
+                del self.seen[gone]
+        if key in self.recorded:
+            self.recorded.move_to_end(key)
+        return self.recorded.get(key)
 
     def _run(
         self,

@@ -214,7 +214,7 @@ class _Graph:
         except ImportError as error:
             raise CheckpointError(
                 "backend onnx needs the package 'onnxruntime'; install it with: "
-                "pip install 'diffusionner[onnx]'"
+                "pip install onnxruntime"
             ) from error
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3  # lengths differ from the example's: that is meant

@@ -22,7 +22,7 @@ from diffusionner.inference.engine import Engine
 from diffusionner.inference.predictor import Task, predict, predict_each
 from diffusionner.inference.reading import Chunk, Item, Reader
 from diffusionner.inference.trajectory import Trajectory, trajectories
-from diffusionner.model_folder import ENCODER_FILE
+from diffusionner.model_folder import DENOISER_FILE, ENCODER_FILE
 from diffusionner.settings import InferenceSettings, Settings
 from diffusionner.subwords import SubwordTokenizer
 from diffusionner.text import TextSentence, split_sentences
@@ -58,6 +58,10 @@ class DiffusionNER:
         self.calibration = calibration
         self.folder = folder
 
+    def __repr__(self) -> str:
+        place = "" if self.folder is None else f"{self.folder.name}: "
+        return f"<DiffusionNER {place}{', '.join(self.labels)}>"
+
     @classmethod
     def from_pretrained(
         cls,
@@ -79,7 +83,7 @@ class DiffusionNER:
         met before, which takes some memory.
         """
         path = registry.find(path)
-        exported = (path / ENCODER_FILE).exists()
+        exported = any((path / file).exists() for file in (ENCODER_FILE, DENOISER_FILE))
         if backend is None:
             backend = "onnx" if exported else "torch"
         if backend == "onnx":
@@ -146,7 +150,9 @@ class DiffusionNER:
         """The torch module."""
         network: Network | None = getattr(self.engine, "network", None)
         if network is None:
-            raise CheckpointError("a model of backend onnx has no torch module")
+            raise CheckpointError(
+                "a model of backend onnx has no torch module; load the folder it was exported from"
+            )
         return network
 
     @property
@@ -165,6 +171,11 @@ class DiffusionNER:
 
     def __call__(self, text: str, **options: Any) -> Entities:
         """Entities of a text, with character offsets."""
+        if not isinstance(text, str):
+            raise TypeError(
+                f"a model is called with one text, not {type(text).__name__}; pipe takes many "
+                "texts, predict_tokens sentences that are words already"
+            )
         return next(self.pipe([text], **options))
 
     def steps(self, text: str, **options: Any) -> tuple[list[TextSentence], list[Trajectory]]:
@@ -190,7 +201,7 @@ class DiffusionNER:
         """Entities of many texts, streamed in order. Sentences of one text are context."""
         if isinstance(texts, str):
             raise TypeError("pipe takes many texts; for a single one call the model itself")
-        return self.stream(((text, None) for text in texts), **options)
+        return self.stream(_alone(texts), **options)
 
     def predict_entities(
         self,
@@ -353,6 +364,17 @@ class DiffusionNER:
                 item = Item(sentences[i].words, None, i)
                 results[i].extend(item.entity(0, f, self.labels) for f in one)
         return results
+
+
+def _alone(texts: Iterable[str]) -> Iterator[tuple[str, None]]:
+    """Each its own document."""
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise TypeError(
+                f"text {number} is no string but {type(text).__name__}; predict_tokens takes "
+                "sentences that are words already"
+            )
+        yield text, None
 
 
 @contextmanager

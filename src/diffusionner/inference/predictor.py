@@ -11,7 +11,7 @@ import numpy as np
 from diffusionner.batching import EncodedCorpus
 from diffusionner.diffusion.span_counts import span_counts, span_slots
 from diffusionner.inference.calibration import Judge
-from diffusionner.inference.decoding import Found, deduplicate, resolve_overlaps
+from diffusionner.inference.decoding import Found, deduplicate, passing, resolve_overlaps
 from diffusionner.inference.engine import Engine
 from diffusionner.settings import InferenceSettings
 
@@ -46,9 +46,9 @@ class Task:
 
     def result(self, judge: Judge, overlap: str) -> list[list[Found]]:
         """Entities of each sentence, overlaps resolved."""
-        resolved = (resolve_overlaps(found, overlap) for found in self.found.values())
-        least = judge.least.tolist()
-        return [[one for one in found if one.total >= least[one.kind]] for found in resolved]
+        return [
+            resolve_overlaps(passing(found, judge.least), overlap) for found in self.found.values()
+        ]
 
 
 def predict(

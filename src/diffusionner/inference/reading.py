@@ -121,6 +121,8 @@ class Item:
             doc = f"\0text {number}" if doc is None else doc
             self.sentences = [Sentence(part.words, doc=doc) for part in self.parts]
         else:
+            if not all(isinstance(word, str) for word in content):
+                raise TypeError(f"the words of sentence {number} are not all strings")
             self.sentences = [Sentence(list(content), doc=doc)] if content else []
 
     def entities(self, found: Iterator[list[Found]], labels: Sequence[str]) -> Iterator[Entity]:

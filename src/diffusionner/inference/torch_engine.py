@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
@@ -43,6 +44,8 @@ class TorchEngine:
             self._round(precision or ("bf16" if device.startswith("cuda") else "float32"))
         self.graphs: GraphedDecoding | None = None
         self.tail: torch.cuda.Stream | None = None
+        # Recordings and streams, whose memory follows the order of launches, are for one at a time.
+        self.launching = threading.Lock()
         if device is not None and device.startswith("cuda"):
             self.tail = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             if cuda_graphs and isinstance(self.running, DenoisingNetwork):
@@ -103,8 +106,9 @@ class TorchEngine:
         autocast = torch.autocast(device.type, torch.bfloat16, enabled=mixed)
         # Triton kernels and graphs are launched on the current GPU, wherever their tensors are.
         current = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+        alone = self.launching if device.type == "cuda" else nullcontext()
         try:
-            with torch.inference_mode(), autocast, current:
+            with torch.inference_mode(), autocast, current, alone:
                 try:
                     return self._find(batch, settings, slots, given, start)
                 except torch.OutOfMemoryError:

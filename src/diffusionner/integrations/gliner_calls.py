@@ -11,6 +11,8 @@ from diffusionner.inference.decoding import Found, resolve_overlaps
 
 
 def check_types(labels: Iterable[str], known: Sequence[str]) -> None:
+    if isinstance(labels, str):  # whose letters would be taken for types
+        raise TypeError(f"labels is a list of types, such as [{labels!r}], not a string")
     unknown = [label for label in labels if label not in known]
     if unknown:
         raise SettingsError(

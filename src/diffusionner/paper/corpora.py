@@ -83,3 +83,4 @@ METHODS = {
         Method(SEQUENTIAL, "autoregressive generation", _WITHOUT),
     )
 }
+METHOD_TITLES = [(name, method.title) for name, method in METHODS.items()]

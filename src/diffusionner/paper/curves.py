@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from statistics import stdev
 from typing import Any
 
-from diffusionner.paper.corpora import CORPORA, METHODS
+from diffusionner.paper.corpora import CORPORA, METHOD_TITLES
 from diffusionner.paper.grids import Cell, Grid, Row, Unit
 from diffusionner.paper.layouts import efficiency_points
 from diffusionner.paper.records import Record
@@ -101,7 +101,7 @@ def convergence(table: Table, shown: Shown) -> Sheet:
     grids: list[Grid] = []
     panels = []
     for corpus in STUDIED:
-        runs = {title: shown.runs(corpus, name) for name, title in _methods()}
+        runs = {title: shown.runs(corpus, name) for name, title in METHOD_TITLES}
         known = {title: found for title, found in runs.items() if found}
         if not known:
             continue
@@ -224,10 +224,6 @@ def figures(table: Table, shown: Shown) -> Sheet:
     return Sheet(text, grids, plots)
 
 
-def _methods() -> list[tuple[str, str]]:
-    return [(name, method.title) for name, method in METHODS.items()]
-
-
 def _measured(shown: Shown, corpus: str, one: Point) -> Cell:
     return shown.f1(corpus, one) if one.kind == "score" else shown.speed(corpus, one)
 
@@ -270,7 +266,7 @@ def _slowness(shown: Shown) -> Grid:
         columns += [(f"{title}: epochs", "number"), (f"{title}: GPU-minutes", "number")]
         columns += [(f"{title}: best dev F1", "percent")]
     rows = []
-    for method, title in _methods():
+    for method, title in METHOD_TITLES:
         cells: list[Cell] = []
         for corpus in STUDIED:
             runs = [run for run in shown.runs(corpus, method) if run.epochs]

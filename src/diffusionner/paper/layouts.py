@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diffusionner.paper import published
-from diffusionner.paper.corpora import CORPORA, MAIN_METHOD, METHODS, SEQUENTIAL
+from diffusionner.paper.corpora import CORPORA, MAIN_METHOD, METHOD_TITLES, METHODS, SEQUENTIAL
 from diffusionner.paper.grids import Cell, Grid, Row, Unit
 from diffusionner.paper.sheets import Plot, Sheet, Shown, filled, mean_and_sd, percent
 from diffusionner.paper.tables import (
@@ -48,7 +48,7 @@ def results(table: Table, shown: Shown) -> Sheet:
             "groups": [CORPORA[corpus].title for corpus in corpora],
             "series": [
                 {"name": title, **mean_and_sd(shown.f1(c, TEST, method) for c in corpora)}
-                for method, title in _methods()
+                for method, title in METHOD_TITLES
             ],
         }
     ]
@@ -67,7 +67,7 @@ def verdicts(shown: Shown, corpora: list[str]) -> list[str]:
     said = []
     for corpus in corpora:
         ours = shown.f1(corpus, TEST).mean
-        rivals = {title: shown.f1(corpus, TEST, name).mean for name, title in _methods()[1:]}
+        rivals = {title: shown.f1(corpus, TEST, name).mean for name, title in METHOD_TITLES[1:]}
         known = {title: mean for title, mean in rivals.items() if mean is not None}
         if ours is None or not known:
             continue
@@ -116,7 +116,7 @@ def efficiency(table: Table, shown: Shown) -> Sheet:
 
 def efficiency_points() -> list[tuple[str, str, Point, Point]]:
     """Title, method, what is scored and what is timed of each row."""
-    rows = [(title, name, DEV, SPEED) for name, title in _methods() if name != MAIN_METHOD]
+    rows = [(title, name, DEV, SPEED) for name, title in METHOD_TITLES if name != MAIN_METHOD]
     for start, words in ((PAPER_START, "from noise"), ({}, "from candidates")):
         for gamma in TABLE_GAMMAS:
             points = [point(kind, steps=gamma, **start) for kind in ("score", "speed")]
@@ -158,7 +158,7 @@ def ablations(table: Table, shown: Shown) -> Sheet:
                 "groups": [row.title for row in rows],
                 "series": [
                     {"name": start, **mean_and_sd(row.cells[2 * number + place] for row in rows)}
-                    for place, start in enumerate(("from candidates", "from noise"))
+                    for place, start in enumerate(("as the preset", "from noise"))
                 ],
             }
             for number, name in enumerate(corpora)
@@ -166,7 +166,8 @@ def ablations(table: Table, shown: Shown) -> Sheet:
     text = [
         "F1 on dev of DiffusionNER with one thing changed from the preset, mean ± standard "
         f"deviation over the seeds, after {ABLATION_EPOCHS} epochs: from candidates with one step, "
-        f"as the preset has it, and from {PAPER_START['spans']} noisy spans with "
+        "as the preset has it (but without an initializer from noise, too), and from "
+        f"{PAPER_START['spans']} noisy spans with "
         f"{CURVE_GAMMA} steps, as in the paper. The paper's columns are its own numbers, on its "
         "test sets and with its encoders."
     ]
@@ -176,11 +177,11 @@ def ablations(table: Table, shown: Shown) -> Sheet:
 
 def tuning(table: Table, shown: Shown) -> Sheet:
     """Which rates suit each method."""
-    columns: tuple[tuple[str, Unit], ...] = tuple((title, "percent") for _, title in _methods())
+    columns: tuple[tuple[str, Unit], ...] = tuple((title, "percent") for _, title in METHOD_TITLES)
     grids = []
     for corpus in STUDIED:
         rows = filled(
-            Row(one.title, tuple(shown.f1(corpus, DEV, name, one) for name, _ in _methods()))
+            Row(one.title, tuple(shown.f1(corpus, DEV, name, one) for name, _ in METHOD_TITLES))
             for one in RATE_VARIANTS
         )
         if rows:
@@ -193,17 +194,13 @@ def tuning(table: Table, shown: Shown) -> Sheet:
     return Sheet(text, grids)
 
 
-def _methods() -> list[tuple[str, str]]:
-    return [(name, method.title) for name, method in METHODS.items()]
-
-
 def _tested(shown: Shown, corpus: str) -> bool:
     return any(shown.f1(corpus, TEST, method).values for method in METHODS)
 
 
 def _summary(shown: Shown, corpora: list[str]) -> Grid:
     rows = []
-    for method, title in _methods():
+    for method, title in METHOD_TITLES:
         cells = [shown.f1(corpus, TEST, method) for corpus in corpora]
         means = [cell.mean for cell in cells]
         average = Cell.of([sum(m for m in means if m is not None) / max(1, len(means))])
@@ -217,7 +214,7 @@ def _summary(shown: Shown, corpora: list[str]) -> Grid:
 
 def _one_corpus(shown: Shown, corpus: str) -> Grid:
     rows = []
-    for method, title in _methods():
+    for method, title in METHOD_TITLES:
         names = ("precision", "recall", "f1")
         test = [shown.f1(corpus, TEST, method, name=name) for name in names]
         rows.append(Row(title, (*test, shown.f1(corpus, DEV, method))))
@@ -259,7 +256,7 @@ def _faster(shown: Shown, corpus: str) -> list[str]:
 def _shape_rows(shown: Shown) -> list[Row]:
     slow = _shape_speed(shown, SEQUENTIAL, None).mean
     rows = []
-    for method, title in sorted(_methods(), key=lambda one: one[0] == MAIN_METHOD):
+    for method, title in sorted(METHOD_TITLES, key=lambda one: one[0] == MAIN_METHOD):
         gammas: tuple[int | None, ...] = TABLE_GAMMAS if method == MAIN_METHOD else (None,)
         for gamma in gammas:
             speed = _shape_speed(shown, method, gamma)

@@ -105,12 +105,9 @@ def resolve(want: Wanted, sources: Sources) -> Job:
     asked = want.variant.encoder or corpus.encoder
     place = sources.places[asked]
     files = sources.settings(want.corpus)
-    base = [f"method={want.method}", *METHODS[want.method].changes, *sources.overrides]
-    base.append(f"training.seed={want.seed}")
+    base, told = _overrides(want, sources)
     plain = load_preset(sources.preset(want.corpus), tuple(base))
-    told = [f"{key}={json.dumps(value)}" for key, value in want.variant.changes]
-    varied = plain.override(told)
-    before, settings = flat(_sections(plain)), _sections(varied)
+    before, settings = flat(_sections(plain)), _sections(plain.override(told))
     changes = {key: value for key, value in flat(settings).items() if value != before[key]}
     settings["encoder"]["name"] = want.shape or place.name
     names = ("train", "dev", "dev_from_train", "format")
@@ -134,6 +131,23 @@ def resolve(want: Wanted, sources: Sources) -> Job:
             f"encoder.name={json.dumps(place.place)}",
         ],
     )
+
+
+def _overrides(want: Wanted, sources: Sources) -> tuple[list[str], list[str]]:
+    """Of the preset: what all variants of a run have, and what this one changes."""
+    base = [f"method={want.method}", *METHODS[want.method].changes, *sources.overrides]
+    told = [f"{key}={json.dumps(value)}" for key, value in want.variant.changes]
+    return [*base, f"training.seed={want.seed}"], told
+
+
+def identity(want: Wanted, sources: Sources) -> str:
+    """Equal for what is the same run by other names; by its name where there is no preset."""
+    preset = sources.preset(want.corpus)
+    if not preset.exists():
+        return want.name
+    base, told = _overrides(want, sources)
+    settings = _sections(load_preset(preset, tuple(base)).override(told))
+    return json.dumps([want.corpus, want.method, want.shape, want.variant.encoder, settings])
 
 
 def _sections(settings: Settings) -> dict[str, dict[str, Any]]:

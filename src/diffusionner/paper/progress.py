@@ -107,7 +107,7 @@ def read(folder: Path, batch_size: int, sentences: int, occupancy: Occupancy) ->
             seen = reached
         elif "f1" in line:
             progress.best_epoch = int(line["best"])
-            progress.evaluation_seconds += float(line.get("seconds", 0.0))
+            progress.evaluation_seconds += float(line.get("evaluation_seconds", 0.0))
             progress.epochs.append(
                 Epoch(
                     int(line["epoch"]),

@@ -12,7 +12,7 @@ from typing import Any
 
 from diffusionner import formats
 from diffusionner.corpus import Sentence
-from diffusionner.errors import SettingsError
+from diffusionner.errors import DataError, SettingsError
 from diffusionner.files import write_bytes
 from diffusionner.fingerprint import fingerprint
 from diffusionner.paper.corpora import CORPORA, ENCODERS, MAIN_ENCODER
@@ -96,6 +96,12 @@ class Sources:
             return []
         whole = formats.read(files.train, files.format)
         cut = len(whole) - files.dev_from_train
+        if cut <= 0:
+            raise DataError(
+                f"{files.train} has {len(whole)} sentences, of which dev would take the last "
+                f"{files.dev_from_train} (data.dev_from_train of its preset); give all of it, or "
+                "fewer for dev: --set data.dev_from_train=N"
+            )
         return whole[:cut] if split == "train" else whole[cut:]
 
     def file(self, corpus: str, split: str) -> tuple[Path, str | None]:

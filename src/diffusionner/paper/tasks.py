@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
@@ -15,7 +14,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import IO, Literal
 
-from diffusionner.files import write_bytes
+from diffusionner.files import try_lock, write_bytes
 from diffusionner.model_folder import STATE_FILE
 from diffusionner.paper.collect import POINTS, Shelf
 from diffusionner.paper.plan import Job
@@ -69,9 +68,7 @@ def lock_folder(folder: Path) -> IO[str] | None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     file = open(folder / "lock", "a", encoding="utf-8")  # noqa: SIM115 - held while at work
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not try_lock(file):
         file.close()
         return None
     return file

@@ -1,4 +1,4 @@
-"""The processes, or in tests the thread, that the model runs in."""
+"""The processes that the model runs in."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import multiprocessing
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
@@ -68,24 +68,9 @@ class ModelProcess:
         self.pool = self._start()
 
     def stop(self) -> None:
-        self.pool.shutdown()
-
-
-class ModelThread:
-    """A model in this process."""
-
-    def __init__(self, answerer: worker.Answerer) -> None:
-        self.answerer = answerer
-        self.pool = ThreadPoolExecutor(1)
-
-    async def about(self) -> worker.About:
-        return self.answerer.about()
-
-    async def answer(self, task: Task, texts: Sequence[str]) -> list[bytes]:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self.pool, self.answerer.answer, task, texts)
-
-    def stop(self) -> None:
+        """At once: what it may still be loading or computing, nobody waits for."""
+        for process in list(self.pool._processes.values()):
+            process.kill()  # it heeds no other signal
         self.pool.shutdown()
 
 

@@ -14,6 +14,7 @@ from diffusionner.service.limits import (
     BATCH_WINDOW,
     FIRST_RATE,
     FREE_CHARACTERS,
+    LAST_SECONDS,
     Limits,
 )
 from diffusionner.service.metrics import Metrics
@@ -50,11 +51,14 @@ class Batcher:
         self.tasks = [asyncio.create_task(self._serve(backend)) for backend in backends]
 
     async def stop(self) -> None:
-        """Answer all that waits, then end."""
+        """Answer all that waits, then end; not for the sake of what nobody waits for any more."""
         self.stopped = True
         async with self.changed:
             self.changed.notify_all()
-        await asyncio.gather(*self.tasks)
+        if self.tasks:
+            _, late = await asyncio.wait(self.tasks, timeout=LAST_SECONDS)
+            for task in late:
+                task.cancel()
 
     async def submit(self, task: Task, texts: Sequence[str]) -> Waiting:
         if self.stopped:
@@ -76,6 +80,8 @@ class Batcher:
         """Nobody waits for it any more; what is not being computed already will not be."""
         left = self.line.remove(request)
         for answer in request.answers:
+            if answer.done() and not answer.cancelled():
+                answer.exception()  # else asyncio complains that nobody asked
             answer.cancel()
         if left:
             self.metrics.dropped.labels(reason).inc(left)

@@ -154,15 +154,21 @@ async def _all(service: Service, request: Request, waiting: Waiting) -> list[byt
     """All answers, unless the client goes away or the time is over."""
     seconds = service.limits.timeout
     left: asyncio.Future[Any] = asyncio.ensure_future(_disconnected(request))
-    answers: asyncio.Future[Any] = asyncio.gather(*waiting.answers)
+    answers = asyncio.ensure_future(_together(waiting))
     try:
         await asyncio.wait({left, answers}, timeout=seconds, return_when="FIRST_COMPLETED")
         if answers.done():
             return answers.result()
         raise gone() if left.done() else timed_out(seconds)
     finally:
+        answers.cancel()
         service.batcher.drop(waiting, "gone" if left.done() else "timed_out")
         left.cancel()
+
+
+async def _together(waiting: Waiting) -> list[bytes]:
+    """A task, unlike what gather returns, is silent when it is cancelled and nobody asks."""
+    return await asyncio.gather(*waiting.answers)
 
 
 async def _disconnected(request: Request) -> None:

@@ -23,3 +23,4 @@ BATCH_CHARACTERS = 8_000  # texts are computed together up to here: some fifty s
 BATCH_WINDOW = 0.003  # seconds that a batch waits for others, where there are any
 FREE_CHARACTERS = 2 * BATCH_CHARACTERS  # may wait however slow the machine is
 FIRST_RATE = 20_000.0  # characters a second, before anything was measured
+LAST_SECONDS = 2.0  # for a batch under way when all connections are closed

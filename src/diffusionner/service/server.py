@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import logging
 import os
 import signal
+import socket
+from contextlib import suppress
 from pathlib import Path
 
 import uvicorn
 
 from diffusionner import registry
+from diffusionner.errors import SettingsError
 from diffusionner.model_folder import read_config
 from diffusionner.service.app import create
 from diffusionner.service.backends import processes
@@ -33,6 +38,7 @@ def serve(
     limits: Limits,
 ) -> None:
     """Blocks. SIGTERM and SIGINT let what was accepted be answered first."""
+    check_address(host, port)
     folder = registry.find(model)
     read_config(folder)  # a wrong name is told here, not by a process that dies
     name = model if model in registry.shipped() else Path(folder).resolve().name
@@ -60,6 +66,37 @@ def serve(
     )
     # uvicorn raises the signal again when all is done; that is no reason to fail.
     signal.signal(signal.SIGTERM, lambda *_: None)
-    uvicorn.Server(config).run()
+    with suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run()
     if service.failure is not None:
         raise service.failure
+
+
+def check_address(host: str, port: int) -> None:
+    """Raise SettingsError, before anything is loaded, if the service could not listen there."""
+    try:
+        asyncio.run(_listen(host, port))
+    except (socket.gaierror, UnicodeError) as error:
+        raise SettingsError(
+            f"--host {host} is no address that is known here; give an IP address of this machine, "
+            "or 0.0.0.0 for all of them"
+        ) from error
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            message = f"port {port} is in use; choose another with --port"
+        elif error.errno == errno.EACCES:
+            message = f"port {port} may not be used by you; choose one from 1024 with --port"
+        else:
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            message = (
+                f"cannot listen on {host} ({reason}); give an IP address of this machine with "
+                "--host, or 0.0.0.0 for all of them"
+            )
+        raise SettingsError(message) from error
+
+
+async def _listen(host: str, port: int) -> None:
+    """Open and close what uvicorn will open."""
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(asyncio.Protocol, host, port, start_serving=False)
+    server.close()

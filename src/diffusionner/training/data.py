@@ -28,6 +28,8 @@ class RunData:
         state = hashlib.blake2b(str(len(self.train)).encode(), digest_size=8)
         for sentence in self.train + self.dev:
             state.update(repr((sentence.words, sentence.entities, sentence.doc)).encode())
+            if sentence.types is not None:
+                state.update(repr(sentence.types).encode())
         return state.hexdigest()
 
 

@@ -159,6 +159,4 @@ class GraphedUpdate:
 
 
 def _shape(batch: Batch[np.ndarray]) -> tuple[tuple[int, ...], ...]:
-    return (
-        batch.subwords.shape, batch.first.shape, batch.gold_types.shape, batch.word_of.shape,
-    )  # fmt: skip
+    return tuple(value.shape for value in arrays_of(batch))

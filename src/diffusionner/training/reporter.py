@@ -10,6 +10,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from diffusionner.errors import CheckpointError
+from diffusionner.files import try_lock
+
 
 class Reporter:
     """Does nothing on all but the main process."""
@@ -24,8 +27,14 @@ class Reporter:
 
         self.console = Console(stderr=True)
         path = folder / "log.jsonl"
-        self._drop_after(path, step, epoch)
         self.log = open(path, "a", encoding="utf-8")  # noqa: SIM115 - closed in close()
+        if not try_lock(self.log):
+            self.log.close()
+            raise CheckpointError(
+                f"another process is training in {folder}; let it end, stop it, or set "
+                "training.output to another folder"
+            )
+        self._drop_after(path, step, epoch)
         self.board = SummaryWriter(folder / "tensorboard", purge_step=step or None)
         self.bar = Progress(
             TextColumn("{task.description}"),

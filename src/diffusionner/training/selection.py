@@ -8,7 +8,7 @@ import numpy as np
 
 from diffusionner.corpus import Sentence
 from diffusionner.inference.calibration import outcomes
-from diffusionner.inference.decoding import Found
+from diffusionner.inference.decoding import Found, passing, resolve_overlaps
 
 GRID = np.round(np.arange(1.0, 3.0, 0.05), 2)
 
@@ -28,10 +28,12 @@ def f1_of(
     found: Sequence[Sequence[Found]],
     labels: Sequence[str],
     least: np.ndarray,
+    overlap: str,
 ) -> float:
-    """Micro F1 where an entity needs the least total of its type, [C]."""
-    totals, right, kinds = outcomes(sentences, found, labels)
-    return float(_f1(sentences, totals >= least[kinds], right))
+    """Micro F1 where an entity needs the least total of its type, [C]; found: unresolved."""
+    entities = [resolve_overlaps(passing(one, least), overlap) for one in found]
+    _, right, _ = outcomes(sentences, entities, labels)
+    return float(_f1(sentences, np.ones_like(right), right))
 
 
 def _f1(sentences: Sequence[Sentence], passed: np.ndarray, right: np.ndarray) -> np.ndarray:

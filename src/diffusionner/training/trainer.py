@@ -27,7 +27,7 @@ from diffusionner.evaluation.scorer import Report, compare, pair_up
 from diffusionner.files import write_bytes
 from diffusionner.fingerprint import fingerprint
 from diffusionner.inference.calibration import Judge, fit, load_calibration
-from diffusionner.inference.decoding import Found, to_spans
+from diffusionner.inference.decoding import Found, resolve_overlaps, to_spans
 from diffusionner.inference.predictor import Task, predict
 from diffusionner.inference.torch_engine import TorchEngine
 from diffusionner.methods import network_class
@@ -41,7 +41,7 @@ from diffusionner.model.pretrained import (
 )
 from diffusionner.model.tensors import to_tensors
 from diffusionner.model_folder import STATE_FILE, is_model, read_config
-from diffusionner.settings import Settings
+from diffusionner.settings import InferenceSettings, Settings
 from diffusionner.training.base import NotFinite
 from diffusionner.training.data import load_data
 from diffusionner.training.graphs import BUCKETS, GraphedStep, GraphedUpdate
@@ -179,9 +179,9 @@ class Trainer:
     def run(self) -> Outcome:
         training = self.settings.training
         started = time.monotonic() - self.progress.seconds
-        model = self._enter_phase(self.progress.step)
+        model: torch.nn.Module | None = None
         for epoch in range(self.progress.epoch, training.frozen_epochs + training.epochs):
-            if epoch == training.frozen_epochs:
+            if model is None or epoch == training.frozen_epochs:
                 model = self._enter_phase(self.progress.step)
             batches = self.corpus.shuffled_batches(training.batch_size, training.seed, epoch)
             last_saved = tick = time.monotonic()
@@ -354,20 +354,23 @@ class Trainer:
             labels = self.data.labels
             if training.tune_threshold:
                 inference = replace(inference, threshold=None, phi=0.0)
-            found = self._predict(network, self.dev, self.data.dev, Judge(inference, labels, None))
+            judge, overlap = Judge(inference, labels, None), inference.overlap
+            everything = replace(inference, overlap="all")
+            found = self._predict(network, self.dev, self.data.dev, everything, judge)
+            resolved = [resolve_overlaps(one, overlap) for one in found]
             if training.tune_threshold:
-                phi, f1 = best_phi(self.data.dev, found, labels)
-                calibration = fit(self.data.dev, found, labels)
+                phi, f1 = best_phi(self.data.dev, resolved, labels)
+                calibration = fit(self.data.dev, resolved, labels)
                 inference = replace(inference, phi=None if calibration else phi)
                 if calibration:
                     least = Judge(inference, labels, calibration).least
-                    f1 = f1_of(self.data.dev, found, labels, least)
+                    f1 = f1_of(self.data.dev, found, labels, least, overlap)
                 record = {"f1": f1, "phi": phi}
             else:
-                f1 = _score(self.data.dev, found, labels).micro.f1
+                f1 = _score(self.data.dev, resolved, labels).micro.f1
                 record = {"f1": f1}
             better = f1 > self.progress.best_f1
-            record["seconds"] = time.monotonic() - clock
+            record["evaluation_seconds"] = time.monotonic() - clock
             if better:
                 self.progress.best_f1 = f1
         if better:
@@ -382,13 +385,14 @@ class Trainer:
         network: Network,
         corpus: EncodedCorpus,
         sentences: list[Sentence],
+        inference: InferenceSettings,
         judge: Judge,
     ) -> list[list[Found]]:
         """Predictions for all sentences, the work shared among the processes."""
         processes, rank = self.accelerator.num_processes, self.accelerator.process_index
         mine = range(rank, len(sentences), processes)
         task = Task(corpus, mine)
-        found = predict(TorchEngine(network), task, self.settings.inference, judge)
+        found = predict(TorchEngine(network), task, inference, judge)
         if processes == 1:
             return found
         merged = dict(gather_object(list(zip(mine, found, strict=True))))
@@ -422,7 +426,7 @@ class Trainer:
             corpus = EncodedCorpus(self.data.test, self.tokenizer, self.settings.encoder)
             kept = Settings.from_dict(read_config(self.output)["settings"]).inference
             judge = Judge(kept, self.data.labels, load_calibration(self.output))
-            found = self._predict(self.network, corpus, self.data.test, judge)
+            found = self._predict(self.network, corpus, self.data.test, kept, judge)
             report = _score(self.data.test, found, self.data.labels)
             if self.accelerator.is_main_process:
                 data = fingerprint(self.data.test).to_dict()

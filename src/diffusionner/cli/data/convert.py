@@ -45,10 +45,8 @@ def convert(
 
     from diffusionner import formats
     from diffusionner.data import conversion
-    from diffusionner.errors import DataError
 
-    if target.exists() and source.exists() and target.samefile(source):
-        raise DataError(f"{target} is the file to read; give OUT another name")
+    shared.keep_inputs(target, source)
     chosen, _ = formats.choose(source, from_format)
     with shared.counting(f"converting {source}") as watch:
         sentences = watch(formats.iterate(source, from_format))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def merge(
-    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="YAML file, see below.")],
+    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="YAML file, described above.")],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="JSONL file to write.")],
     data: Annotated[
         Path | None,
@@ -24,8 +24,9 @@ def merge(
 ) -> None:
     """Make one corpus of several whose labels differ.
 
-    The recipe lists them: `file` (any format), `labels` (what each of its
-    labels becomes; others are left out) and `names: true` for a corpus that marks more than names.
+    The recipe lists them: `file` (any format), `labels` (what each of its labels becomes; others
+    are left out, one that it lacks is an error) and `names: true` for a corpus that marks more than
+    names.
     Each sentence keeps in `types` which labels its annotators looked for, so that training does not
     take for "no entity" what nobody marked.
 
@@ -41,11 +42,13 @@ def merge(
     from diffusionner.data import merging
 
     parts = merging.read_recipe(recipe, data)
+    shared.keep_inputs(target, recipe, *(part.file for part in parts))
+    left_out: list[set[str]] = []
     count = entities = partial = 0
 
     def counted() -> Iterator[Sentence]:
         nonlocal count, entities, partial
-        for sentence in watch(merging.merge(parts)):
+        for sentence in watch(merging.merge(parts, left_out)):
             count += 1
             entities += len(sentence.entities)
             partial += sentence.types is not None
@@ -53,9 +56,14 @@ def merge(
 
     with shared.counting(f"merging {len(parts)} corpora") as watch:
         formats.write(target, counted(), "jsonl")
-    Console().print(
+    lines = [
         f"{target}: {count} sentences of {len(parts)} corpora, {entities} entities; in {partial} "
-        "only some of the labels were looked for",
-        highlight=False,
-        soft_wrap=True,
-    )
+        "only some of the labels were looked for"
+    ]
+    lines += [
+        f"{part.file}: left out {', '.join(sorted(labels))}"
+        for part, labels in zip(parts, left_out, strict=True)
+        if labels
+    ]
+    for line in lines:
+        Console().print(line, highlight=False, markup=False, soft_wrap=True)

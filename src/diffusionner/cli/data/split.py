@@ -48,7 +48,6 @@ def split(
 
     from diffusionner import formats
     from diffusionner.data import splitting
-    from diffusionner.errors import DataError
 
     chosen = splitting.parse_parts(parts)
     given, _ = formats.choose(source, format)
@@ -61,10 +60,7 @@ def split(
         suffix = written.extensions[0] if written.extensions else ""
     paths = {part: folder / (part.name + ("" if written.folder else suffix)) for part in chosen}
     for path in paths.values():
-        if path.exists() and path.samefile(source):
-            raise DataError(
-                f"part {path} is the file to read; choose another folder or another name"
-            )
+        shared.keep_inputs(path, source)
     with shared.counting(f"splitting {source}") as watch:
         found = splitting.split(
             lambda: watch(formats.iterate(source, format)), paths, seed, to_format
