@@ -15,3 +15,12 @@ class Result:
     @property
     def records(self) -> list[dict]:
         return [json.loads(line) for line in self.out.splitlines()]
+
+
+def assert_short(err: str) -> None:
+    """What a user reads of an error."""
+    assert "Traceback" not in err
+    lines = [line for line in err.splitlines() if not line.startswith("epoch ")]
+    assert lines[0].startswith("error: ")
+    # PyYAML shows the place with a few lines of its own.
+    assert len(lines) <= (6 if "not valid YAML" in err else 2)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from commands import Result
+from commands import Result, assert_short
 from corpora import EXCERPT
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
@@ -159,14 +159,6 @@ def refused(monkeypatch, capsys) -> Callable[..., str]:
         return err
 
     return run
-
-
-def assert_short(err: str) -> None:
-    assert "Traceback" not in err
-    lines = [line for line in err.splitlines() if not line.startswith("epoch ")]
-    assert lines[0].startswith("error: ")
-    # PyYAML shows the place with a few lines of its own.
-    assert len(lines) <= (6 if "not valid YAML" in err else 2)
 
 
 @pytest.fixture

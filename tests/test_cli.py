@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from commands import Result
-from conftest import assert_short
+from commands import Result, assert_short
 from corpora import EXCERPT
 from models import written as shown
 from services import until

@@ -239,7 +239,7 @@ for path in ("model", "nowhere"):
 """
     first, second = without_torch(project, program).splitlines()
     assert "'model' is no exported model, and others need the package 'torch'" in first
-    assert "'nowhere' is no exported model" in second
+    assert "no model in 'nowhere'" in second
 
 
 # The command line
