@@ -106,13 +106,19 @@ def test_nothing_is_random(ner, sentences):
     assert fresh[0] != fresh[1], "but eta adds noise"
 
 
+def scores_of(ner: DiffusionNER, sentences: list[list[str]]) -> torch.Tensor:
+    """What the initializer says of every span, [B, M, M]."""
+    corpus = EncodedCorpus([Sentence(w) for w in sentences], ner.subwords, ner.settings.encoder)
+    batch = to_tensors(corpus.batch(np.arange(len(sentences))), CPU)
+    with torch.no_grad():
+        scores: torch.Tensor = ner.network.encode(batch).initial.spans
+    return scores
+
+
 def test_it_is_as_if_the_candidates_were_given(ner, sentences):
     """At the timestep whose noisy spans they are taken for."""
     words = sentences[-4:]
-    corpus = EncodedCorpus([Sentence(w) for w in words], ner.subwords, ner.settings.encoder)
-    batch = to_tensors(corpus.batch(np.arange(4)), CPU)
-    with torch.no_grad():
-        scores = ner.network.encode(batch).initial.spans
+    scores = scores_of(ner, words)
     given = [
         [(left, right + 1) for left, right in own] for own in candidates(scores, 9)[0].tolist()
     ]
@@ -129,12 +135,11 @@ def test_it_is_as_if_the_candidates_were_given(ner, sentences):
 
 def test_auto_denoises_what_is_likely(ner, sentences):
     words = sentences[-8:]
-    corpus = EncodedCorpus([Sentence(w) for w in words], ner.subwords, ner.settings.encoder)
-    batch = to_tensors(corpus.batch(np.arange(8)), CPU)
-    with torch.no_grad():
-        scores = ner.network.encode(batch).initial.spans
+    scores = scores_of(ner, words)
     good = (scores >= LEAST_SCORE).sum((1, 2))
-    expected = np.minimum(good.numpy(), span_counts(batch.lengths.numpy(), "auto", "candidates"))
+    expected = np.minimum(
+        good.numpy(), span_counts(np.array(list(map(len, words))), "auto", "candidates")
+    )
     with watched(ner.network) as calls:
         ner.predict_tokens(words, batch_size=100, steps=1)
         ner.predict_tokens(words, batch_size=100, steps=1, spans=60)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO
 
-from diffusionner.errors import WriteError
+from diffusionner.errors import DataError, WriteError
 
 
 def write_together(writers: Mapping[Path, Callable[[Path], None]]) -> None:
@@ -22,9 +22,7 @@ def write_together(writers: Mapping[Path, Callable[[Path], None]]) -> None:
     path = next(iter(writers))
     try:
         for path in writers:
-            # Else the move would put a file in place of a device such as /dev/null.
-            if path.exists() and not path.is_file():
-                raise WriteError(f"{path} is there and is no file; choose another name")
+            check_place(path)
         for path, write in writers.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             mode = _mode(path, temporary[path])
@@ -72,6 +70,25 @@ def write_folders(writers: Mapping[Path, Callable[[Path], None]]) -> None:
                 f"{path} cannot be written ({error}). Check the folder and the space on its disk"
             ) from error
         raise
+
+
+def check_place(path: Path) -> None:
+    """Refuse what a file cannot be moved to: a folder, or a device such as /dev/null, which it
+    would replace.
+    """
+    if path.exists() and not path.is_file():
+        raise WriteError(f"{path} is there and is no file; choose another name")
+
+
+def keep_inputs(target: Path, *inputs: Path) -> None:
+    """Refuse to write over what is read, by whatever name."""
+    for given in inputs:
+        if target.exists() and given.exists() and target.samefile(given):
+            what = "folder" if target.is_dir() else "file"
+            raise DataError(
+                f"{target} is the {what} to read and would overwrite the input {given}; choose "
+                "another folder or another name"
+            )
 
 
 def try_lock(file: IO[str]) -> bool:

@@ -19,6 +19,7 @@ ENCODER_FILE = "encoder.onnx"
 DENOISER_FILE = "denoiser.onnx"
 STATE_FILE = "state.safetensors"  # of training, to go on from; no part of the model
 CARD = "README.md"
+TEST_SCORES = "test.json"  # that training writes
 _PATTERNS = ("*.json", "*.txt", "*.safetensors", "*.onnx", CARD)
 
 

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from diffusionner.cli import options
+from diffusionner.cli.messages import say
 from diffusionner.errors import SettingsError, nearest
 from diffusionner.registry import DEFAULT
 
@@ -196,7 +197,3 @@ def _time(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}"
-
-
-def say(console: Console, line: str) -> None:
-    console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -12,13 +12,12 @@ import typer
 
 from diffusionner import registry
 from diffusionner.cli import options
-from diffusionner.cli.data.shared import Format, keep_inputs
+from diffusionner.cli.data.shared import Format
+from diffusionner.files import keep_inputs
 from diffusionner.registry import DEFAULT
 
 if TYPE_CHECKING:
     from diffusionner.inference.calibration import Calibration
-
-TEST_SCORES = "test.json"  # that training writes
 
 
 def calibrate(
@@ -114,7 +113,7 @@ def _fitted(
 def _write(output: Path, source: Path, calibration: Calibration) -> None:
     """The same model with other scores: its weights stay as they are stored."""
     from diffusionner.files import bytes_writer, write_together
-    from diffusionner.model_folder import CARD, model_files, read_config
+    from diffusionner.model_folder import CARD, TEST_SCORES, model_files, read_config
 
     config = read_config(source)
     config["calibration"] = calibration.to_dict()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from diffusionner.cli.messages import say
 from diffusionner.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -134,9 +135,9 @@ def _run(
     problems = check_encoders(untrained, sources)
     missing = [*found.missing, *(missing_encoder(*one) for one in problems.items())]
     if missing:
-        _say(console, "left out, for it is not there:")
+        say(console, "left out, for it is not there:")
         for line in missing:
-            _say(console, f"  {line}")
+            say(console, f"  {line}")
     jobs = [
         job
         for job in found.jobs
@@ -164,27 +165,27 @@ def _render(chosen: list[Table], output: Path, console: Console, redraw: bool) -
     files = render.write(chosen, output, redraw)
     written = {name: paths for name, paths in files.items() if paths}
     for name, paths in written.items():
-        _say(console, f"{name}: {', '.join(path.name for path in paths)} in {output}")
+        say(console, f"{name}: {', '.join(path.name for path in paths)} in {output}")
     if not written:
-        _say(console, f"there are no records in {output / FOLDER} for these tables")
+        say(console, f"there are no records in {output / FOLDER} for these tables")
 
 
 def _compare(found: list[str], console: Console) -> None:
     for line in found:
-        _say(console, line)
+        say(console, line)
     if found:
-        _say(console, "run `diffusionner paper render` to write them anew")
+        say(console, "run `diffusionner paper render` to write them anew")
         raise typer.Exit(1)
-    _say(console, "all files agree with the records")
+    say(console, "all files agree with the records")
 
 
 def _report(outcome: Outcome, console: Console) -> None:
     total = outcome.done + len(outcome.failed) + len(outcome.left)
-    _say(console, f"{outcome.done} of {total} runs are there")
+    say(console, f"{outcome.done} of {total} runs are there")
     for name, why in outcome.failed.items():
-        _say(console, f"failed: {name}: {why}")
+        say(console, f"failed: {name}: {why}")
     for name, why in outcome.left.items():
-        _say(console, f"left to do: {name} ({why})")
+        say(console, f"left to do: {name} ({why})")
 
 
 def _list(
@@ -224,7 +225,3 @@ def _list(
         counts = (len(runs), sum(map(bool, own.values())), len(points), len(measured))
         shown.add_row(table.name, table.title, *map(str, counts))
     console.print(shown)
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -14,13 +13,15 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from diffusionner.annotation import journal
 from diffusionner.annotation.records import entity_fields, parse_line
 from diffusionner.cli import options
-from diffusionner.cli.annotate import say
+from diffusionner.cli.messages import say
 from diffusionner.cli.show import show
 from diffusionner.drawing import Entities
 from diffusionner.drawing.html import write_page
 from diffusionner.errors import DataError, WriteError
+from diffusionner.files import check_place, keep_inputs
 from diffusionner.registry import DEFAULT
 
 
@@ -74,7 +75,11 @@ def predict(
     if input_path not in (None, "-") and not Path(str(input_path)).is_file():
         raise DataError(f"{input_path}: no such file; use --input - to read standard input")
     if output_path not in (None, "-"):
-        _check_output(Path(str(output_path)), None if input_path == "-" else input_path)
+        target = Path(str(output_path))
+        check_place(target)
+        if input_path not in (None, "-"):
+            for written in (target, journal.partial(target)):
+                keep_inputs(written, Path(str(input_path)))
     texts = [_standard_input() if text == "-" else text for text in texts or ()]
     ner = options.load_model(model, device)
     chosen = options.inference_options(
@@ -132,20 +137,6 @@ def _standard_input() -> str:
         raise DataError(f"standard input is not UTF-8 ({error.reason}); convert it") from error
 
 
-def _check_output(target: Path, source: str | None) -> None:
-    """Before anything is loaded or written: not a folder or a device, nor, by any name, the input.
-
-    Else the move at the end would fail, or put a file in place of a device such as /dev/null.
-    """
-    if target.exists() and not target.is_file():
-        raise WriteError(f"{target} is there and is no file; choose another name")
-    for written in (target, _partial(target)):
-        if source is not None and written.exists() and os.path.samefile(source, written):
-            raise DataError(
-                f"--output {target} would overwrite the input {source}; choose another name"
-            )
-
-
 def _draw(path: Path | None, drawn: list[Entities]) -> None:
     if path is not None:
         write_page(path, drawn)
@@ -189,7 +180,7 @@ class Output:
 
     def __init__(self, path: str | None, errors: Console) -> None:
         self.target = None if path in (None, "-") else Path(str(path))
-        self.partial = None if self.target is None else _partial(self.target)
+        self.partial = None if self.target is None else journal.partial(self.target)
         self.errors = errors
         self.records = 0
 
@@ -231,7 +222,3 @@ class Output:
     def _stuck(self, error: OSError) -> WriteError:
         place = self.partial or "standard output"
         return WriteError(f"cannot go on writing {place}: {error.strerror}; what is there is kept")
-
-
-def _partial(target: Path) -> Path:
-    return target.with_name(target.name + ".partial")

@@ -43,17 +43,10 @@ def serve(
 
     * `diffusionner serve --host 0.0.0.0 --api-key-file keys.txt`
     """
-    from diffusionner.errors import SettingsError
+    from diffusionner.service.keys import ApiKeys
+    from diffusionner.service.limits import Limits
+    from diffusionner.service.server import serve as run
 
-    try:
-        from diffusionner.service.keys import ApiKeys
-        from diffusionner.service.limits import Limits
-        from diffusionner.service.server import serve as run
-    except ImportError as error:
-        raise SettingsError(
-            f"the service needs the package '{error.name}'; install it, in a clone, with: "
-            "pip install '.[serve]'"
-        ) from error
     keys = None if api_key_file is None else ApiKeys.read(api_key_file)
     limits = Limits(
         body_bytes=max_body,

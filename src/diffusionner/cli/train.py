@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from diffusionner.cli.annotate import say
+from diffusionner.cli.messages import say
 from diffusionner.model_folder import STATE_FILE
 
 

@@ -6,7 +6,7 @@ each sentence says which labels were looked for (`types`), and training knows wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -76,16 +76,18 @@ def _part(source: Any, place: str, folder: Path) -> Part:
     return Part(folder / str(source["file"]), mapped, names, first, after)
 
 
-def merge(parts: list[Part], left_out: list[set[str]] | None = None) -> Iterator[Sentence]:
+def merge(
+    parts: list[Part], left_out: Callable[[Part, set[str]], None] = lambda part, labels: None
+) -> Iterator[Sentence]:
     """The sentences of all parts, documents kept apart.
 
-    left_out: gets, for each part, those of its labels that the recipe does not name.
+    left_out is called with each part and those of its labels that the recipe does not name.
     """
     everything = {new for part in parts for new in part.labels.values()}
     for number, part in enumerate(parts):
         looked_for = set(part.labels.values())
         types = None if looked_for == everything else tuple(sorted(looked_for))
-        for sentence in _taken(part, [] if left_out is None else left_out):
+        for sentence in _taken(part, left_out):
             entities = [
                 span._replace(label=part.labels[span.label])
                 for span in sentence.entities
@@ -106,14 +108,14 @@ def merge(parts: list[Part], left_out: list[set[str]] | None = None) -> Iterator
             )
 
 
-def _taken(part: Part, left_out: list[set[str]]) -> Iterator[Sentence]:
+def _taken(part: Part, left_out: Callable[[Part, set[str]], None]) -> Iterator[Sentence]:
     """The sentences of a part; DataError at its end if it lacks a label that the recipe names."""
     taken: set[str] = set()
     passed: set[str] = set()
     stop = None if part.first is None else part.after + part.first
     sentences = _noting(formats.iterate(part.file), passed)
     yield from _noting(islice(sentences, part.after, stop), taken)
-    left_out.append(taken - part.labels.keys())
+    left_out(part, taken - part.labels.keys())
     if part.labels.keys() <= passed:
         return
     for _ in sentences:  # a label may be only in what is not taken

@@ -40,7 +40,7 @@ from diffusionner.model.pretrained import (
     resolve,
 )
 from diffusionner.model.tensors import to_tensors
-from diffusionner.model_folder import STATE_FILE, is_model, read_config
+from diffusionner.model_folder import STATE_FILE, TEST_SCORES, is_model, read_config
 from diffusionner.settings import InferenceSettings, Settings
 from diffusionner.training.base import NotFinite
 from diffusionner.training.data import load_data
@@ -431,7 +431,7 @@ class Trainer:
             if self.accelerator.is_main_process:
                 data = fingerprint(self.data.test).to_dict()
                 text = json.dumps({"data": data, **report.to_dict()}, indent=1) + "\n"
-                write_bytes(self.output / "test.json", text.encode())
+                write_bytes(self.output / TEST_SCORES, text.encode())
         return Outcome(
             best_f1=self.progress.best_f1,
             best_epoch=self.progress.best_epoch,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from diffusionner.cli.data import shared
+from diffusionner.cli.messages import say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -122,7 +123,7 @@ def check(
     show_findings(console, findings, None if every else _PLACES)
     console.print(reach_table(checked, settings))
     if room.tokenizer is None:
-        console.print(_by_words(settings, chosen), highlight=False, markup=False, soft_wrap=True)
+        say(console, _by_words(settings, chosen))
     numbers = {severity: findings.count(severity) for severity in reversed(Severity)}
     console.print(", ".join(f"{n} {s}{'s' * (n != 1)}" for s, n in numbers.items()))
     if json_path is not None:
@@ -152,7 +153,7 @@ def show_findings(console: Console, findings: Findings, most: int | None) -> Non
         count = findings.counts[kind]
         shown = findings.kept[kind][:most]
         for finding in shown:
-            console.print(str(finding), highlight=False, markup=False, soft_wrap=True)
+            say(console, str(finding))
         if count > len(shown):
             more = f"  ... {count - len(shown)} more ({kind}); --all shows them"
             console.print(more, highlight=False, markup=False)

@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from diffusionner.cli.data import shared
+from diffusionner.cli.messages import say
+from diffusionner.files import keep_inputs
 
 
 def convert(
@@ -46,7 +48,7 @@ def convert(
     from diffusionner import formats
     from diffusionner.data import conversion
 
-    shared.keep_inputs(target, source)
+    keep_inputs(target, source)
     chosen, _ = formats.choose(source, from_format)
     with shared.counting(f"converting {source}") as watch:
         sentences = watch(formats.iterate(source, from_format))
@@ -66,4 +68,4 @@ def convert(
     if done.lost_docs:
         lines.append(f"{done.format} does not hold the names of documents")
     for line in lines:
-        Console().print(line, highlight=False, markup=False, soft_wrap=True)
+        say(Console(), line)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from diffusionner.cli.data import shared
+from diffusionner.cli.messages import say
+from diffusionner.files import keep_inputs
 
 if TYPE_CHECKING:
     from diffusionner.corpus import Sentence
@@ -42,9 +44,13 @@ def merge(
     from diffusionner.data import merging
 
     parts = merging.read_recipe(recipe, data)
-    shared.keep_inputs(target, recipe, *(part.file for part in parts))
-    left_out: list[set[str]] = []
+    keep_inputs(target, recipe, *(part.file for part in parts))
+    notes: list[str] = []
     count = entities = partial = 0
+
+    def left_out(part: merging.Part, labels: set[str]) -> None:
+        if labels:
+            notes.append(f"{part.file}: left out {', '.join(sorted(labels))}")
 
     def counted() -> Iterator[Sentence]:
         nonlocal count, entities, partial
@@ -56,14 +62,9 @@ def merge(
 
     with shared.counting(f"merging {len(parts)} corpora") as watch:
         formats.write(target, counted(), "jsonl")
-    lines = [
+    summary = (
         f"{target}: {count} sentences of {len(parts)} corpora, {entities} entities; in {partial} "
         "only some of the labels were looked for"
-    ]
-    lines += [
-        f"{part.file}: left out {', '.join(sorted(labels))}"
-        for part, labels in zip(parts, left_out, strict=True)
-        if labels
-    ]
-    for line in lines:
-        Console().print(line, highlight=False, markup=False, soft_wrap=True)
+    )
+    for line in (summary, *notes):
+        say(Console(), line)

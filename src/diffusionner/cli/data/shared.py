@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import typer
 
 from diffusionner.corpus import Sentence
-from diffusionner.errors import DataError
 from diffusionner.files import write_bytes
 
 FORMAT_HELP = "See `data formats`.  [default: found out from the file]"
@@ -47,16 +46,6 @@ def counting(what: str) -> Iterator[Watch]:
                     bar.update(task, description=f"{what}: {number:,} sentences")
 
         yield watch
-
-
-def keep_inputs(target: Path, *inputs: Path) -> None:
-    """Refuse to write over what is read, by whatever name."""
-    for given in inputs:
-        if target.exists() and given.exists() and target.samefile(given):
-            what = "folder" if target.is_dir() else "file"
-            raise DataError(
-                f"{target} is the {what} to read; choose another folder or another name"
-            )
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from diffusionner.cli.data import shared
+from diffusionner.cli.messages import say
+from diffusionner.files import keep_inputs
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -60,7 +62,7 @@ def split(
         suffix = written.extensions[0] if written.extensions else ""
     paths = {part: folder / (part.name + ("" if written.folder else suffix)) for part in chosen}
     for path in paths.values():
-        shared.keep_inputs(path, source)
+        keep_inputs(path, source)
     with shared.counting(f"splitting {source}") as watch:
         found = splitting.split(
             lambda: watch(formats.iterate(source, format)), paths, seed, to_format
@@ -69,7 +71,7 @@ def split(
     console.print(to_table(found))
     for part, path in paths.items():
         line = f"{part.name}: {path}"
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(console, line)
 
 
 def to_table(found: Mapping[Part, Statistics]) -> Table:

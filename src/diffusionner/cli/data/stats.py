@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from diffusionner.cli.data import shared
+from diffusionner.cli.messages import say
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -53,7 +54,7 @@ def stats(
     console = Console()
     console.print(to_table(found))
     for name, (_, fingerprint) in found.items():
-        console.print(f"{name}: {fingerprint}", highlight=False, markup=False, soft_wrap=True)
+        say(console, f"{name}: {fingerprint}")
     if json_path is not None:
         shared.write_json(
             json_path,
