@@ -56,7 +56,7 @@ def test_speed_is_of_short_runs_with_one_seed(tmp_path):
         kinds = {job.name: {one.kind for one in job.points.values()} for job in found}
         timed = {name for name, measured in kinds.items() if "speed" in measured}
         assert timed and all(kinds[name] == {"speed"} for name in timed)
-        assert all(name.endswith(("/epochs=2/0", "/bert-large/0")) for name in timed)
+        assert all(name.endswith(("/epochs=3/0", "/bert-large/0")) for name in timed)
         assert any(name.endswith("/default/2") for name in kinds)
 
 

@@ -18,9 +18,9 @@ from diffusionner.paper import plots, published, render
 from diffusionner.paper.corpora import METHODS
 from diffusionner.paper.records import Records, path_of, read, write
 from diffusionner.paper.tables import (
-    ABLATION_EPOCHS,
     DEV,
     NOISY,
+    SHORT_EPOCHS,
     SPEED,
     TABLES,
     TEST,
@@ -98,7 +98,7 @@ def test_the_papers_numbers_stand_beside_ours(output):
 
 def test_ablations_share_a_run_of_the_preset(output):
     found = cells(output / "ablations.csv")
-    short = {"training.epochs": ABLATION_EPOCHS}
+    short = {"training.epochs": SHORT_EPOCHS}
     default = fmean(scores(output, "genia", "diffusion", DEV, **short))
     for section, row in (
         ("Parts of the decoder", "all of it"),

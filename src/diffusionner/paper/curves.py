@@ -16,11 +16,11 @@ from diffusionner.paper.tables import (
     EVALUATION_SPANS,
     GAMMAS,
     NOISE_SEEDS,
+    SHORT_EPOCHS,
     SPANS,
     SPREADS,
     STARTS,
     STUDIED,
-    TIMED_EPOCHS,
     TRAJECTORY,
     Kind,
     Point,
@@ -62,7 +62,7 @@ def steps(table: Table, shown: Shown) -> Sheet:
         "number of denoising steps γ, for several numbers of noisy spans K at inference, starting "
         "from Gaussian spans as in the paper and (F1 alone) from the initializer's candidates. The "
         "models are those of the results tables, speeds those of runs of "
-        f"{TIMED_EPOCHS} epochs; thresholds are the ones fitted on dev at the preset's γ. "
+        f"{SHORT_EPOCHS} epochs; thresholds are the ones fitted on dev at the preset's γ. "
         "The paper shows this for ACE04 as a figure, without numbers; it finds that more steps "
         "help a little, and most when spans are few."
     ]
@@ -217,7 +217,7 @@ def figures(table: Table, shown: Shown) -> Sheet:
         plots.append(Plot("denoising", "trajectory", run.values["points"][TRAJECTORY.name]))
     text = [
         "F1 on dev against sentences a second for all methods, DiffusionNER with γ = 1, 5 and 10 "
-        f"(speed is that of runs of {TIMED_EPOCHS} epochs); and the denoising of one sentence with "
+        f"(speed is that of runs of {SHORT_EPOCHS} epochs); and the denoising of one sentence with "
         "the GENIA model, from Gaussian spans: grey is what a step was shown, coloured what it "
         "made of it."
     ]

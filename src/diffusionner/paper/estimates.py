@@ -11,7 +11,7 @@ from diffusionner.paper.records import Record
 
 START = 20.0  # seconds until a process has loaded all it needs
 SHAPE_START = 60.0  # the same with random weights of a large shape, which are made first
-SCORE, SPEED = 2.0, 8.0  # seconds that a point takes, about
+SCORE, SPEED = 2.0, 10.0  # seconds that a point takes, about
 
 
 class Pace:

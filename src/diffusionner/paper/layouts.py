@@ -7,7 +7,6 @@ from diffusionner.paper.corpora import CORPORA, MAIN_METHOD, METHOD_TITLES, METH
 from diffusionner.paper.grids import Cell, Grid, Row, Unit
 from diffusionner.paper.sheets import Plot, Sheet, Shown, filled, mean_and_sd, percent
 from diffusionner.paper.tables import (
-    ABLATION_EPOCHS,
     ABLATIONS,
     CURVE_GAMMA,
     DEV,
@@ -16,12 +15,13 @@ from diffusionner.paper.tables import (
     PAPER_START,
     RATE_VARIANTS,
     SHAPE,
+    SHORT_EPOCHS,
     SPEED,
     STUDIED,
     TABLE_GAMMAS,
     TEST,
     TIMED,
-    TIMED_EPOCHS,
+    TUNED,
     Point,
     Table,
     Variant,
@@ -105,7 +105,7 @@ def efficiency(table: Table, shown: Shown) -> Sheet:
         "Parameters, F1 on dev, and sentences a second from words to entities on dev sentences "
         "(median of several turns, nothing else running), against the autoregressive rival. Speed "
         "depends on the network and on how many entities it finds, not on how long it was trained: "
-        f"it is measured of runs of {TIMED_EPOCHS} epochs. "
+        f"it is measured of runs of {SHORT_EPOCHS} epochs. "
         "Rows of DiffusionNER start from candidates as the presets do, or from noise with "
         f"{PAPER_START['spans']} spans as in the paper. Random weights have real speed but no "
         "entities: the autoregressive decoder then generates as many as a sentence has.",
@@ -165,7 +165,7 @@ def ablations(table: Table, shown: Shown) -> Sheet:
         ]
     text = [
         "F1 on dev of DiffusionNER with one thing changed from the preset, mean ± standard "
-        f"deviation over the seeds, after {ABLATION_EPOCHS} epochs: from candidates with one step, "
+        f"deviation over the seeds, after {SHORT_EPOCHS} epochs: from candidates with one step, "
         "as the preset has it (but without an initializer from noise, too), and from "
         f"{PAPER_START['spans']} noisy spans with "
         f"{CURVE_GAMMA} steps, as in the paper. The paper's columns are its own numbers, on its "
@@ -179,7 +179,7 @@ def tuning(table: Table, shown: Shown) -> Sheet:
     """Which rates suit each method."""
     columns: tuple[tuple[str, Unit], ...] = tuple((title, "percent") for _, title in METHOD_TITLES)
     grids = []
-    for corpus in STUDIED:
+    for corpus in TUNED:
         rows = filled(
             Row(one.title, tuple(shown.f1(corpus, DEV, name, one) for name, _ in METHOD_TITLES))
             for one in RATE_VARIANTS
@@ -188,7 +188,7 @@ def tuning(table: Table, shown: Shown) -> Sheet:
             grids.append(Grid(CORPORA[corpus].title, "rates", columns, rows))
     text = [
         "F1 on dev by the learning rates of the encoder and of the rest, after "
-        f"{ABLATION_EPOCHS} epochs: the same choice for every method, DiffusionNER included. The "
+        f"{SHORT_EPOCHS} epochs: the same choice for every method, DiffusionNER included. The "
         "best of each in bold."
     ]
     return Sheet(text, grids)
