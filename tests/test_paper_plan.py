@@ -60,6 +60,31 @@ def test_speed_is_of_short_runs_with_one_seed(tmp_path):
         assert any(name.endswith("/default/2") for name in kinds)
 
 
+def test_a_rival_has_rates_of_its_own_where_it_is_trained(tmp_path):
+    def rate(job):
+        return job.settings["training"]["encoder_learning_rate"]
+
+    where = sources(tmp_path)
+    by = {(job.corpus, job.method): job for job in jobs("nested", where)}
+    preset = rate(by["genia", "diffusion"])
+    assert rate(by["genia", "queries"]) == METHODS["queries"].rates["genia"] != preset
+    assert by["genia", "queries"].settings["training"]["learning_rate"] == 5e-4
+    assert by["genia", "queries"].changes == {}  # it is what the method has, not a row's change
+    assert rate(by["genia", "crf"]) == preset  # none is told for this corpus
+    shapes = {job.method: job for job in jobs("efficiency", where) if job.shape}
+    assert rate(shapes["queries"]) == rate(shapes["diffusion"])
+
+
+def test_rates_of_the_preset_are_the_run_that_is_timed(tmp_path):
+    found = jobs("tuning", sources(tmp_path), only=["genia"])
+    same = [job for job in found if job.changes == {"training.epochs": 3}]
+    timed = [
+        job for job in jobs("efficiency", sources(tmp_path)) if job.name.endswith("/epochs=3/0")
+    ]
+    assert {job.key for job in same} == {job.key for job in timed if job.corpus == "genia"}
+    assert len(same) == len(METHODS) and len(found) == 3 * len(METHODS)
+
+
 def test_the_first_seed_of_all_comes_first(tmp_path):
     seeds = [job.seed for job in jobs("nested", sources(tmp_path), seeds=3)]
     assert seeds == sorted(seeds) and set(seeds) == {0, 1, 2}

@@ -33,8 +33,9 @@ class Method:
     changes: tuple[str, ...] = ()
     rates: Mapping[str, float] = field(default_factory=dict)  # of the encoder, by corpus
 
-    def overrides(self, corpus: str) -> list[str]:
-        rate = self.rates.get(corpus)
+    def overrides(self, corpus: str | None = None) -> list[str]:
+        """corpus: none for what is not trained."""
+        rate = None if corpus is None else self.rates.get(corpus)
         return [*self.changes, *(f"{key}={value}" for key, value in learning_rates(rate))]
 
 
@@ -83,15 +84,16 @@ SEQUENTIAL = "autoregressive"  # what the speed of the others is compared with
 # What only denoising has a use for: the runs of a rival stay known when a preset changes it. Rates
 # are other than the preset's where the table of learning rates says so.
 _WITHOUT = ("decoder.reach=0", "decoder.typed_initializer=false")
+_DOUBLE = {"litbank": 2e-4, "conll03": 2e-4}
 METHODS = {
     method.name: method
     for method in (
         Method(MAIN_METHOD, "DiffusionNER"),
-        Method("crf", "tagging (CRF)", _WITHOUT),
-        Method("biaffine", "span classification (biaffine)", _WITHOUT),
+        Method("crf", "tagging (CRF)", _WITHOUT, _DOUBLE),
+        Method("biaffine", "span classification (biaffine)", _WITHOUT, _DOUBLE),
         # With twice this rate, as GENIA's preset has it, it forgets all in the second epoch.
         Method("queries", "learned queries, no diffusion", _WITHOUT, {"genia": 1e-4}),
-        Method(SEQUENTIAL, "autoregressive generation", _WITHOUT),
+        Method(SEQUENTIAL, "autoregressive generation", _WITHOUT, {"conll03": 2e-4}),
     )
 }
 METHOD_TITLES = [(name, method.title) for name, method in METHODS.items()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from diffusionner.paper import published
 from diffusionner.paper.corpora import CORPORA, MAIN_METHOD, METHOD_TITLES, METHODS, SEQUENTIAL
 from diffusionner.paper.grids import Cell, Grid, Row, Unit
+from diffusionner.paper.records import Record
 from diffusionner.paper.sheets import Plot, Sheet, Shown, filled, mean_and_sd, percent
 from diffusionner.paper.tables import (
     ABLATIONS,
@@ -86,6 +87,7 @@ def efficiency(table: Table, shown: Shown) -> Sheet:
         ("parameters", "millions"),
         ("dev F1", "percent"),
         ("sentences/s", "speed"),
+        ("turns", "text"),
         ("speed-up", "times"),
     )
     grids, said = [], []
@@ -103,12 +105,13 @@ def efficiency(table: Table, shown: Shown) -> Sheet:
     grids.append(_published_efficiency(columns))
     text = [
         "Parameters, F1 on dev, and sentences a second from words to entities on dev sentences "
-        "(median of several turns, nothing else running), against the autoregressive rival. Speed "
-        "depends on the network and on how many entities it finds, not on how long it was trained: "
-        f"it is measured of runs of {SHORT_EPOCHS} epochs. "
-        "Rows of DiffusionNER start from candidates as the presets do, or from noise with "
-        f"{PAPER_START['spans']} spans as in the paper. Random weights have real speed but no "
-        "entities: the autoregressive decoder then generates as many as a sentence has.",
+        "(median of several turns, nothing else running; turns: the slowest and the fastest), "
+        "against the autoregressive rival. Speed depends on the network and on how many entities "
+        "it finds, not on how long it was trained: it is measured of runs of "
+        f"{SHORT_EPOCHS} epochs. Rows of DiffusionNER start from candidates as the presets do, or "
+        f"from noise with {PAPER_START['spans']} spans as in the paper. Random weights have real "
+        "speed but no entities: the autoregressive decoder then generates as many as a sentence "
+        "has.",
         *said,
     ]
     return Sheet(text, grids)
@@ -226,13 +229,20 @@ def _one_corpus(shown: Shown, corpus: str) -> Grid:
 def _efficiency_row(
     shown: Shown, corpus: str, title: str, method: str, scored: Point, timed: Point
 ) -> Row:
-    speed = shown.speed(corpus, timed, method)
-    size = Cell.of(
-        None if run.parameters is None else run.parameters / 1e6
-        for run in shown.runs(corpus, method, TIMED, [timed])[:1]
+    runs = shown.runs(corpus, method, TIMED, [timed])
+    size, speed, turns = _timed_cells(runs, timed)
+    times = _speed_up(shown, corpus, speed)
+    return Row(title, (size, shown.f1(corpus, scored, method), speed, turns, times))
+
+
+def _timed_cells(runs: list[Record], timed: Point) -> tuple[Cell, Cell, Cell]:
+    """Of what was timed: its size, how fast it is, and its slowest and fastest turn."""
+    sizes = [run.parameters for run in runs[:1]]
+    return (
+        Cell.of(None if size is None else size / 1e6 for size in sizes),
+        Cell.of(run.speed(timed) for run in runs),
+        Cell(text=", ".join(run.turns(timed) for run in runs)),
     )
-    cells = (size, shown.f1(corpus, scored, method), speed, _speed_up(shown, corpus, speed))
-    return Row(title, cells)
 
 
 def _speed_up(shown: Shown, corpus: str, speed: Cell) -> Cell:
@@ -254,24 +264,22 @@ def _faster(shown: Shown, corpus: str) -> list[str]:
 
 
 def _shape_rows(shown: Shown) -> list[Row]:
-    slow = _shape_speed(shown, SEQUENTIAL, None).mean
+    slow = _shape_cells(shown, SEQUENTIAL, None)[1].mean
     rows = []
     for method, title in sorted(METHOD_TITLES, key=lambda one: one[0] == MAIN_METHOD):
         gammas: tuple[int | None, ...] = TABLE_GAMMAS if method == MAIN_METHOD else (None,)
         for gamma in gammas:
-            speed = _shape_speed(shown, method, gamma)
-            runs = shown.runs("genia", method, shape=SHAPE)
-            size = Cell.of(None if r.parameters is None else r.parameters / 1e6 for r in runs)
-            times = Cell() if not slow or speed.mean is None else Cell((speed.mean / slow,))
+            cells = _shape_cells(shown, method, gamma)
+            speed = cells[1].mean
+            times = Cell() if not slow or speed is None else Cell((speed / slow,))
             name = title if gamma is None else f"{title}, γ = {gamma}"
-            rows.append(Row(name, (size, speed, times)))
+            rows.append(Row(name, (*cells, times)))
     return rows
 
 
-def _shape_speed(shown: Shown, method: str, gamma: int | None) -> Cell:
+def _shape_cells(shown: Shown, method: str, gamma: int | None) -> tuple[Cell, Cell, Cell]:
     timed = shape_point(gamma)
-    runs = shown.runs("genia", method, points=[timed], shape=SHAPE)
-    return Cell.of(run.speed(timed) for run in runs)
+    return _timed_cells(shown.runs("genia", method, points=[timed], shape=SHAPE), timed)
 
 
 def _published_efficiency(columns: tuple[tuple[str, Unit], ...]) -> Grid:
@@ -279,7 +287,7 @@ def _published_efficiency(columns: tuple[tuple[str, Unit], ...]) -> Grid:
         Row(title, tuple(map(Cell.printed, values)))
         for title, values in published.EFFICIENCY.items()
     )
-    renamed = (columns[0], ("F1", "percent"), *columns[2:])
+    renamed = (columns[0], ("F1", "percent"), *(one for one in columns[2:] if one[0] != "turns"))
     return Grid("The paper's: ACE04, BERT-large, GeForce RTX 3090", "model", renamed, rows)
 
 

@@ -135,7 +135,7 @@ def resolve(want: Wanted, sources: Sources) -> Job:
 
 def _overrides(want: Wanted, sources: Sources) -> tuple[list[str], list[str]]:
     """Of the preset: what all variants of a run have, and what this one changes."""
-    own = METHODS[want.method].overrides(want.corpus)
+    own = METHODS[want.method].overrides(None if want.shape else want.corpus)
     base = [f"method={want.method}", *own, *sources.overrides]
     told = [f"{key}={json.dumps(value)}" for key, value in want.variant.changes]
     return [*base, f"training.seed={want.seed}"], told

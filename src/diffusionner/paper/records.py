@@ -59,6 +59,11 @@ class Record:
         found = self.values["points"].get(point.name)
         return None if found is None else float(found["sentences_per_second"]["median"])
 
+    def turns(self, point: Point) -> str:
+        """Sentences a second in the slowest and in the fastest turn."""
+        found = self.values["points"][point.name]["sentences_per_second"]
+        return f"{found['low']:.0f} to {found['high']:.0f}"
+
     @cached_property
     def settings(self) -> dict[str, Any]:
         """As `section.key`."""
