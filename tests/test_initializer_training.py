@@ -226,7 +226,7 @@ def test_learns_nested_sentences_by_heart(still_encoder, nested_sentences, tmp_p
             f"decoder.typed_initializer={typed}",
             "inference.start=candidates",
             "training.draws=1",
-            "training.learning_rate=3e-3",
+            "training.learning_rate=2e-3",  # with 3e-3, how a CPU rounds may undo it
             "training.epochs=90",
             "training.evaluate_every=30",
         ]

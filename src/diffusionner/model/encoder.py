@@ -72,6 +72,9 @@ class BiLSTM(nn.Module):
     def forward(self, states: Tensor, lengths: Tensor) -> Tensor:
         """[B, M, size] → [B, M, hidden]"""
         given = states.dtype
+        if states.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
+            with torch.autocast("cpu", enabled=False):  # only some CPUs have an LSTM in bf16
+                return self(states.float(), lengths).to(given)
         # Beside bf16 it is in float16, for which cuDNN has the faster kernels.
         if not torch.is_autocast_enabled(states.device.type):
             states = states.to(self.ahead[0].weight_ih_l0.dtype)  # type: ignore[arg-type]
