@@ -13,7 +13,14 @@ from models import everything
 from diffusionner.batching import Batch, EncodedCorpus, Windows
 from diffusionner.corpus import Sentence, Span
 from diffusionner.evaluation.scorer import score
-from diffusionner.inference.decoding import Found, deduplicate, resolve_overlaps, to_spans
+from diffusionner.inference.decoding import (
+    Columns,
+    Found,
+    by_sentence,
+    deduplicate,
+    resolve_overlaps,
+    to_spans,
+)
 from diffusionner.inference.predictor import Task, predict
 from diffusionner.model import Prediction
 from diffusionner.model.decoder import read_out
@@ -35,8 +42,9 @@ def passing(found: list[Found], phi: float) -> list[Found]:
 
 def distinct(table: np.ndarray, windows: Windows, chosen: np.ndarray) -> list[tuple[int, Found]]:
     """Whatever its total; its score and votes are of other tests."""
-    found = deduplicate(table, windows, chosen, everything(["A", "B", "C"]))
-    return [(sentence, one._replace(score=0.0, votes=1)) for sentence, one in found]
+    columns = deduplicate(table, windows, chosen, everything(["A", "B", "C"]))
+    found = (one._replace(score=0.0, votes=1) for one in columns.found())
+    return list(zip(columns.sentence.tolist(), found, strict=True))
 
 
 def pointing(spans: list[tuple[int, int, int]], words: int = 6, types: int = 2) -> Prediction:
@@ -200,7 +208,7 @@ def test_steps_are_averaged_where_an_entity_was_found():
     third = [(1, 2, 0, 1.6, 0.7), (1, 2, 0, 1.5, 0.7), (1, 2, 0, 1.4, 0.7), (0, 2, 1, 3.0, 1.0)]
     table = np.array([[first, second, third]])
     found = deduplicate(table, windows_of((0, 0, 0, 9)), np.array([0]), everything(["A", "B"]))
-    assert [(f.left, f.right, f.kind, round(f.total, 6), f.votes) for _, f in found] == [
+    assert [(f.left, f.right, f.kind, round(f.total, 6), f.votes) for f in found.found()] == [
         (0, 2, 1, 3.0, 1),
         (1, 2, 1, 2.0, 3),  # the mean of 2.0, 2.4 and 1.6; the second step is surest of its type
         (4, 5, 0, 1.5, 2),  # what it became later does not count against it
@@ -382,11 +390,35 @@ def test_the_threshold_may_come_before_or_after(policy):
 
 def test_what_does_not_pass_keeps_nothing_out():
     """With a threshold for each type."""
-    task = Task(None, [0], found={0: [entity(0, 2, 0, 2.2), entity(1, 3, 1, 1.9)]})
+    table = np.array([[[(0, 2, 0, 2.2, 0.9), (1, 3, 1, 1.9, 0.9)]]])
     judge = everything(["A", "B"])
-    assert [one.kind for one in task.result(judge, "nested")[0]] == [0], "the better one"
+
+    def kinds() -> list[int]:
+        columns = deduplicate(table, windows_of((0, 0, 0, 9)), np.array([0]), judge)
+        return [one.kind for one in by_sentence([columns], [0], "nested")[0]]
+
+    assert kinds() == [0], "the better one"
     judge.least = np.array([2.4, 1.8])
-    assert [one.kind for one in task.result(judge, "nested")[0]] == [1]
+    assert kinds() == [1]
+
+
+@pytest.mark.parametrize("policy", ["nested", "flat", "all"])
+def test_entities_by_sentence_are_those_of_each_alone(policy):
+    random = np.random.default_rng(3)
+    for _ in range(20):
+        found = {}
+        for number in (4, 1, 9, 7):  # the last but one has none
+            spans = {one[:2]: one for one in random_spans(random, count=int(random.integers(1, 5)))}
+            found[number] = [] if number == 9 else list(spans.values())
+        rows = [(number, *one) for number, several in found.items() for one in several]
+        mixed = [rows[i] for i in random.permutation(len(rows))]
+        parts = [
+            Columns(*map(np.array, zip(*part, strict=True))) for part in (mixed[:2], mixed[2:])
+        ]
+        assert by_sentence(parts, list(found), policy) == [
+            resolve_overlaps(several, policy) for several in found.values()
+        ]
+    assert by_sentence([], [3, 1], policy) == [[], []]
 
 
 def test_nested_and_flat_by_example():

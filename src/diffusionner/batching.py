@@ -19,7 +19,7 @@ import numpy as np
 from diffusionner.corpus import Sentence, looked_for
 from diffusionner.padding import cheapest_cuts
 from diffusionner.settings import EncoderSettings
-from diffusionner.subwords import SubwordTokenizer
+from diffusionner.subwords import NO_WORD, SubwordTokenizer
 
 Whole = TypeVar("Whole", int, np.ndarray)
 Array = TypeVar("Array")  # numpy's on the host, a backend's own where the model runs
@@ -79,6 +79,7 @@ class EncodedCorpus:
         width = settings.character_length if settings.character_filters else 0
         table = tokenizer.look_up([word for s in sentences for word in s.words], width)
         self.word_kind, self.characters = table.kinds, table.characters
+        self.character_count = table.character_count
         piece_counts = table.piece_count[table.kinds]
         self.piece_offset = _offsets(piece_counts)  # [words + 1] first subword of each word
         self.word_of_piece = np.repeat(np.arange(len(piece_counts)), piece_counts)
@@ -161,8 +162,9 @@ class EncodedCorpus:
         real = position < words[:, None]
         flat_words = np.where(real, word_start[:, None] + position, 0)
         first = np.where(real, self.piece_offset[flat_words] - starts[:, None] + len(prefix), 0)
-        characters = np.where(real[..., None], self.characters[self.word_kind[flat_words]], 0)
-        width = int((characters != 0).sum(-1).max(initial=1))  # of the longest word
+        kinds = np.where(real, self.word_kind[flat_words], NO_WORD)
+        characters = self.characters.take(kinds, axis=0)
+        width = max(1, int(self.character_count[kinds].max()))  # of the longest word
         characters = characters[..., : round_up(width, character_step)]
 
         gold_start = self.gold_offset[chosen]

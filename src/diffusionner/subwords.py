@@ -18,6 +18,7 @@ MAX_PIECES = 48  # subwords read of one word: nothing but garbage is longer
 CHARACTER_CODES = 512  # 0 pads; code points below 255 have their own code, others share the rest
 MOST_KNOWN = 200_000  # words that are remembered before all are forgotten
 CHUNK = 4096  # words tokenised at a time
+NO_WORD = 0  # the kind of what is padding: no subwords, no characters
 BACKEND_FILE, NAMES_FILE = "tokenizer.json", "tokenizer_config.json"
 
 
@@ -28,8 +29,9 @@ class WordTable:
     kinds: np.ndarray  # [words]
     pieces: np.ndarray  # subword ids of all kinds, flat
     piece_start: np.ndarray  # [kinds] where those of a kind start
-    piece_count: np.ndarray  # [kinds] at least one
-    characters: np.ndarray  # [kinds, C] codes
+    piece_count: np.ndarray  # [kinds] at least one, but for NO_WORD
+    characters: np.ndarray  # [kinds, C] codes, behind them zeros
+    character_count: np.ndarray  # [kinds]
 
 
 class _Column:
@@ -71,6 +73,13 @@ class Lexicon:
         self.starts = _Column(np.int64)
         self.counts = _Column(np.int64)
         self.characters = _Column(np.int16, self.width)
+        self.character_counts = _Column(np.int64)
+        for column in self._columns()[1:]:
+            column.extend(np.zeros((1, *column.rows.shape[1:]), column.rows.dtype))  # NO_WORD
+
+    def _columns(self) -> tuple[_Column, ...]:
+        """Of subwords, then of kinds: in the order of a `WordTable`."""
+        return self.pieces, self.starts, self.counts, self.characters, self.character_counts
 
     def look_up(self, words: Sequence[str]) -> WordTable:
         with self.lock:
@@ -81,10 +90,8 @@ class Lexicon:
                 new = {word: None for word, kind in zip(words, kinds, strict=True) if kind is None}
                 self._learn(list(new))
                 kinds = list(map(self.known.get, words))
-            columns = (self.pieces, self.starts, self.counts, self.characters)
-            return WordTable(
-                np.array(kinds, dtype=np.int64), *(column.view() for column in columns)
-            )
+            views = (column.view() for column in self._columns())
+            return WordTable(np.array(kinds, dtype=np.int64), *views)
 
     def _learn(self, words: list[str]) -> None:
         for first in range(0, len(words), CHUNK):
@@ -92,13 +99,14 @@ class Lexicon:
             pieces = self.tokenizer.pieces_of_each(chunk)
             counts = np.array([len(one) for one in pieces], dtype=np.int64)
             characters = character_codes(chunk, self.width)
-            columns = (self.pieces, self.starts, self.counts, self.characters)
+            columns = self._columns()
             sizes = [column.size for column in columns]
             try:
                 self.starts.extend(self.pieces.size + np.cumsum(counts) - counts)
                 self.counts.extend(counts)
                 self.pieces.extend(np.concatenate(pieces))
                 self.characters.extend(characters)
+                self.character_counts.extend(np.count_nonzero(characters, axis=1))
             except BaseException:  # an interrupt: nothing may stay half known
                 for column, size in zip(columns, sizes, strict=True):
                     column.size = size

@@ -16,11 +16,12 @@ from diffusionner import formats
 from diffusionner.batching import EncodedCorpus
 from diffusionner.bench.throughput import Loaded, transformer_inputs
 from diffusionner.bench.timing import Summary, Tell, synchronise, uncounted_turns
-from diffusionner.corpus import Entity, Sentence
+from diffusionner.corpus import Sentence
 from diffusionner.diffusion import span_noise
 from diffusionner.diffusion.span_counts import span_counts, span_slots
-from diffusionner.inference.decoding import Found, deduplicate, resolve_overlaps
+from diffusionner.inference.decoding import Columns, by_sentence, deduplicate
 from diffusionner.inference.pipeline import DiffusionNER
+from diffusionner.inference.reading import Item
 from diffusionner.model import DenoisingNetwork
 from diffusionner.model.decoder import read_out
 from diffusionner.model.tensors import to_device, to_tensors
@@ -108,7 +109,7 @@ def _pass(
     ner.subwords.lexicons.clear()  # as of a model that has met none of the words yet
     with clock.stage("tokenise"):
         corpus = EncodedCorpus(sentences, ner.subwords, ner.settings.encoder)
-    collected: dict[int, list[Found]] = {number: [] for number in range(len(sentences))}
+    collected: list[Columns] = []
     step = ner.engine.subword_step
     for chosen in corpus.sorted_batches(batch_size, range(len(sentences)), step):
         with clock.stage("collate"):
@@ -129,12 +130,9 @@ def _pass(
         with clock.stage("read out"):
             table = read_out(prediction, visible, prepared.initial)[:, None].cpu().numpy()
         with clock.stage("decode"):
-            for sentence, found in deduplicate(table, corpus.windows, chosen, judge):
-                collected[sentence].append(found)
+            collected.append(deduplicate(table, corpus.windows, chosen, judge))
     clock.seconds["words"] = max(0.0, clock.seconds["words"] - clock.seconds["encode"])
     with clock.stage("decode"):
-        for number, found_here in collected.items():
-            words = sentences[number].words
-            for one in resolve_overlaps(found_here, inference.overlap):
-                text = " ".join(words[one.left : one.right + 1])
-                Entity(one.left, one.right + 1, ner.labels[one.kind], one.score, text, one.votes)
+        found = by_sentence(collected, range(len(sentences)), inference.overlap)
+        for number, (sentence, one) in enumerate(zip(sentences, found, strict=True)):
+            Item(sentence.words, None, number).of_sentence(0, one, ner.labels)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -25,69 +26,128 @@ class Found(NamedTuple):
     votes: int  # spans that had these boundaries, in the step in which most did
 
 
-def deduplicate(
-    table: np.ndarray, windows: Windows, chosen: np.ndarray, judge: Judge
-) -> list[tuple[int, Found]]:
-    """(sentence, entity) for the distinct spans of a batch that was read out, [B, steps, K, 5].
+class Columns(NamedTuple):
+    """Entities of many sentences, [N] each: the number of the sentence, then as `Found` has it."""
 
-    Of equal boundaries the likeliest type stays, and of these what the judge may let pass. The
-    total is the mean over the steps in which spans had these boundaries: a step that moved on from
-    an entity does not undo it, but one that is found again and again is judged by all of them.
+    sentence: np.ndarray
+    left: np.ndarray
+    right: np.ndarray
+    kind: np.ndarray
+    total: np.ndarray
+    score: np.ndarray
+    votes: np.ndarray
+
+    def found(self) -> list[Found]:
+        rows = zip(*(column.tolist() for column in self[1:]), strict=True)
+        return list(map(_TO_FOUND, rows))
+
+
+_TO_FOUND = partial(tuple.__new__, Found)  # half the time of Found(*row)
+_NONE = Columns(*[np.zeros(0, dtype=np.int64)] * 7)
+
+
+def deduplicate(table: np.ndarray, windows: Windows, chosen: np.ndarray, judge: Judge) -> Columns:
+    """The distinct spans that pass, of a batch that was read out, [B, steps, K, 5].
+
+    Of equal boundaries the likeliest type stays. The total is the mean over the steps in which
+    spans had these boundaries: a step that moved on from an entity does not undo it, but one that
+    is found again and again is judged by all of them.
     A window of a cut sentence keeps the entities whose middle it owns, so each is taken from the
     window in which it has most context.
     """
-    row, step, slot = np.nonzero(table[..., 3] >= 0)
-    left, right, kind, total, type_p = table[row, step, slot].T
-    offset = windows.offset[chosen][row]
+    batch, steps, slots = table.shape[:3]
+    left, right, kind, total, type_p = np.ascontiguousarray(table.reshape(-1, 5).T)
+    words = int(right.max(initial=0)) + 1
+    cell = left.astype(np.int64) * words + right.astype(np.int64)  # of words² boundaries
+    # Most spans of a step are at the same few boundaries: one of each is left before all else.
+    row = np.arange(batch * steps)[:, None]
+    in_step = row * words**2 + cell.reshape(batch * steps, slots)
+    order, starts = _grouped(in_step, total.reshape(batch * steps, slots) >= 0)
+    best = _best_of(order, starts, type_p, total)
+    votes = _run_lengths(starts, len(order))
+    left, right, kind, total, type_p = (x[best] for x in (left, right, kind, total, type_p))
+    row = best // max(1, steps * slots)
+    owner = chosen[row]
+    offset = windows.offset[owner]
     left, right = left.astype(np.int64) + offset, right.astype(np.int64) + offset
     middle = (left + right + 1) // 2
-    owned = (middle >= windows.owned_start[chosen][row]) & (middle < windows.owned_end[chosen][row])
-    words = int(right.max(initial=0)) + 1
-    span = (row * words + left) * words + right
-    # One stable sort by a whole number: sorting by probabilities as well takes ten times as long.
-    order = np.argsort(span * table.shape[1] + step, kind="stable")
+    owned = (middle >= windows.owned_start[owner]) & (middle < windows.owned_end[owner])
+    span = row * words**2 + cell[best]
+    order = np.argsort(span, kind="stable")  # the steps of a span stay in order
     order = order[owned[order]]
     if not len(order):
-        return []
-    steps = _runs(span[order] * table.shape[1] + step[order])
-    votes = np.diff(np.append(steps, len(order)))
-    best = order[_best_of(steps, type_p[order], total[order])]  # of each span and step
-    spans = _runs(span[best])
-    kept = best[_best_of(spans, type_p[best])]  # from the step that is surest of the type
-    total = np.add.reduceat(total[best], spans) / np.diff(np.append(spans, len(best)))
-    votes = np.maximum.reduceat(votes, spans)
-    passed = total >= judge.least.min()
-    kept, total, votes = kept[passed], total[passed], votes[passed]
-    sentences = windows.sentence[chosen][row[kept]]
-    columns = (
-        left[kept], right[kept], kind[kept].astype(np.int64), total, judge.scores(total), votes,
-    )  # fmt: skip
-    found = map(Found, *(column.tolist() for column in columns))
-    return list(zip(sentences.tolist(), found, strict=True))
+        return _NONE
+    starts = _runs(span[order])
+    one = _best_of(order, starts, type_p)  # from the step that is surest of the type
+    total = np.add.reduceat(total[order], starts) / _run_lengths(starts, len(order))
+    votes = np.maximum.reduceat(votes[order], starts)
+    kind = kind[one].astype(np.int64)
+    passed = total >= judge.least[kind]
+    one, kind, total, votes = one[passed], kind[passed], total[passed], votes[passed]
+    sentence = windows.sentence[owner[one]]
+    return Columns(sentence, left[one], right[one], kind, total, judge.scores(total), votes)
+
+
+def by_sentence(
+    parts: Iterable[Columns], sentences: Sequence[int], policy: str
+) -> list[list[Found]]:
+    """The entities of each sentence in reading order, overlaps resolved."""
+    columns = Columns(*map(np.concatenate, zip(_NONE, *parts, strict=True)))
+    order = np.lexsort((-columns.right, columns.left, columns.sentence))
+    columns = Columns(*(column[order] for column in columns))
+    found = columns.found()
+    starts, ends = (np.searchsorted(columns.sentence, sentences, s) for s in ("left", "right"))
+    listed = [found[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+    if policy != "all":
+        # In most sentences nothing overlaps: then, in reading order, no entity does the next one.
+        same = columns.sentence[1:] == columns.sentence[:-1]
+        overlap = same & (columns.left[1:] <= columns.right[:-1])
+        for place in np.flatnonzero(np.isin(sentences, columns.sentence[1:][overlap])).tolist():
+            listed[place] = resolve_overlaps(listed[place], policy)
+    return listed
+
+
+def _grouped(keys: np.ndarray, valid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """[N, K] keys, no row's in another → the places of valid ones in the flat array, equal ones
+    together in their order, and where each run of these begins.
+
+    Keys with their columns in the lower bits are all different, so rows can be sorted by value: ten
+    times as fast as a stable sort of places.
+    """
+    rows, columns = keys.shape
+    bits = columns.bit_length()
+    ranked = np.where(valid, (keys << bits) | np.arange(columns), -1)
+    ranked.sort(axis=-1)
+    ranked = ranked[ranked >= 0]
+    first = np.repeat(columns * np.arange(rows), np.count_nonzero(valid, axis=1))
+    return first + (ranked & ((1 << bits) - 1)), _runs(ranked >> bits)
 
 
 def _runs(values: np.ndarray) -> np.ndarray:
     """Where runs of equal values begin."""
     fresh = np.ones(len(values), dtype=bool)
-    fresh[1:] = values[1:] != values[:-1]
+    np.not_equal(values[1:], values[:-1], out=fresh[1:])
     return np.flatnonzero(fresh)
 
 
-def _best_of(starts: np.ndarray, *values: np.ndarray) -> np.ndarray:
-    """Of each run the place of its largest value, equal ones told apart by the next values."""
-    count = len(values[0])
-    run = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, count)))
-    places = np.arange(count)
+def _run_lengths(starts: np.ndarray, count: int) -> np.ndarray:
+    return np.diff(starts, append=count)
+
+
+def _best_of(order: np.ndarray, starts: np.ndarray, *values: np.ndarray) -> np.ndarray:
+    """Of each run of places the one with the largest value, equal ones told apart by the next."""
+    run = np.repeat(np.arange(len(starts)), _run_lengths(starts, len(order)))
     for value in values:
-        largest = np.maximum.reduceat(value[places], _runs(run[places]))
-        places = places[value[places] == largest[run[places]]]
-    return places[_runs(run[places])]
+        here = value[order]
+        alike = np.flatnonzero(here == np.maximum.reduceat(here, starts)[run])
+        order, run = order[alike], run[alike]
+        starts = _runs(run)
+    return order[starts]
 
 
-def passing(found: Iterable[Found], least: np.ndarray) -> list[Found]:
-    """Those that have the least total of their type, [C]."""
-    limits = least.tolist()
-    return [one for one in found if one.total >= limits[one.kind]]
+def passing(found: Iterable[Found], least: Sequence[float]) -> list[Found]:
+    """Those that have the least total of their type."""
+    return [one for one in found if one.total >= least[one.kind]]
 
 
 def resolve_overlaps(found: Iterable[Found], policy: str) -> list[Found]:

@@ -362,7 +362,7 @@ class DiffusionNER:
             found = predict(self.engine, task, inference, self.judge(inference))
             for i, one in zip(full, found, strict=True):
                 item = Item(sentences[i].words, None, i)
-                results[i].extend(item.entity(0, f, self.labels) for f in one)
+                results[i].extend(item.of_sentence(0, one, self.labels))
         return results
 
 

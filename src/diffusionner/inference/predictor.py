@@ -11,7 +11,7 @@ import numpy as np
 from diffusionner.batching import EncodedCorpus
 from diffusionner.diffusion.span_counts import span_counts, span_slots
 from diffusionner.inference.calibration import Judge
-from diffusionner.inference.decoding import Found, deduplicate, passing, resolve_overlaps
+from diffusionner.inference.decoding import Columns, Found, by_sentence, deduplicate
 from diffusionner.inference.engine import Engine
 from diffusionner.settings import InferenceSettings
 
@@ -31,8 +31,8 @@ class Task:
     sentences: Sequence[int]
     given: Spans | None = None
     start: int | None = None
-    found: dict[int, list[Found]] = field(default_factory=dict)
-    left: int = 0  # batches that are not done
+    found: list[Columns] = field(default_factory=list)  # of the batches that are done
+    left: int = 0  # batches that are not
 
     def launch(self, engine: Engine, chosen: np.ndarray, settings: InferenceSettings) -> Waiting:
         """Start a batch; what is returned waits for its end."""
@@ -43,12 +43,6 @@ class Task:
         else:
             spans, slots = _place(self.given, self.corpus, chosen)
         return engine.find(batch, settings, slots, spans, self.start)
-
-    def result(self, judge: Judge, overlap: str) -> list[list[Found]]:
-        """Entities of each sentence, overlaps resolved."""
-        return [
-            resolve_overlaps(passing(found, judge.least), overlap) for found in self.found.values()
-        ]
 
 
 def predict(
@@ -92,18 +86,17 @@ def predict_each(
         """Read batches until no more than so many are running; give what is complete."""
         while len(running) > most:
             task, chosen, table = running.popleft()
-            for sentence, found in deduplicate(table(), task.corpus.windows, chosen, judge):
-                task.found[sentence].append(found)
+            task.found.append(deduplicate(table(), task.corpus.windows, chosen, judge))
             task.left -= 1
             ended(len(chosen))
         while unfinished and not unfinished[0].left:
-            yield unfinished.popleft().result(judge, settings.overlap)
+            task = unfinished.popleft()
+            yield by_sentence(task.found, task.sentences, settings.overlap)
 
     for task in tasks:
         batches = list(
             task.corpus.sorted_batches(settings.batch_size, task.sentences, engine.subword_step)
         )
-        task.found = {number: [] for number in task.sentences}
         task.left = len(batches)
         unfinished.append(task)
         for chosen in batches:

@@ -121,23 +121,32 @@ class Item:
             doc = f"\0text {number}" if doc is None else doc
             self.sentences = [Sentence(part.words, doc=doc) for part in self.parts]
         else:
-            if not all(isinstance(word, str) for word in content):
+            if not all(issubclass(kind, str) for kind in set(map(type, content))):
                 raise TypeError(f"the words of sentence {number} are not all strings")
             self.sentences = [Sentence(list(content), doc=doc)] if content else []
 
-    def entities(self, found: Iterator[list[Found]], labels: Sequence[str]) -> Iterator[Entity]:
+    def entities(self, found: Iterator[list[Found]], labels: Sequence[str]) -> list[Entity]:
         """Those of all its sentences; found has what is in each of them next."""
-        for sentence in range(len(self.sentences)):
-            for one in next(found):
-                yield self.entity(sentence, one, labels)
+        return [
+            entity
+            for sentence in range(len(self.sentences))
+            for entity in self.of_sentence(sentence, next(found), labels)
+        ]
 
-    def entity(self, sentence: int, found: Found, labels: Sequence[str]) -> Entity:
-        """The entity in the offsets of the input."""
-        if self.text is None:
-            words = self.sentences[sentence].words[found.left : found.right + 1]
-            start, end, text = found.left, found.right + 1, " ".join(words)
-        else:
-            part = self.parts[sentence]
-            start, end = part.starts[found.left], part.ends[found.right]
-            text = self.text[start:end]
-        return Entity(start, end, labels[found.kind], found.score, text, found.votes)
+    def of_sentence(
+        self, sentence: int, found: Sequence[Found], labels: Sequence[str]
+    ) -> list[Entity]:
+        """The entities in the offsets of the input."""
+        text = self.text
+        if text is None:
+            words = self.sentences[sentence].words
+            return [
+                Entity(left, right + 1, labels[kind], score, " ".join(words[left : right + 1]), n)
+                for left, right, kind, _, score, n in found
+            ]
+        starts, ends = self.parts[sentence].starts, self.parts[sentence].ends
+        places = [(starts[one.left], ends[one.right], one) for one in found]
+        return [
+            Entity(start, end, labels[one.kind], one.score, text[start:end], one.votes)
+            for start, end, one in places
+        ]

@@ -31,7 +31,8 @@ def f1_of(
     overlap: str,
 ) -> float:
     """Micro F1 where an entity needs the least total of its type, [C]; found: unresolved."""
-    entities = [resolve_overlaps(passing(one, least), overlap) for one in found]
+    limits = least.tolist()
+    entities = [resolve_overlaps(passing(one, limits), overlap) for one in found]
     _, right, _ = outcomes(sentences, entities, labels)
     return float(_f1(sentences, np.ones_like(right), right))
 
