@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from diffusionner.bench.subjects import Subject
 from diffusionner.corpus import Sentence
 from diffusionner.inference import graphs
 from diffusionner.inference.graphs import GraphedDecoding, padded_count
-from diffusionner.inference.torch_engine import TorchEngine
+from diffusionner.inference.torch_engine import LANES, Lane, TorchEngine
 from diffusionner.model import DenoisingNetwork
 
 WORDS = [s.words for s in formats.read(EXCERPT)]
@@ -55,13 +56,19 @@ def put(new: Any, old: Any) -> None:
             put(getattr(new, field.name), getattr(old, field.name))
 
 
-def with_recordings(plain: DiffusionNER) -> tuple[DiffusionNER, Again]:
+def with_recordings(plain: DiffusionNER, lanes: int = 1) -> tuple[DiffusionNER, Again]:
     """The same model, recorded as far as that goes without a GPU."""
     engine = TorchEngine(plain.network, "cpu")
     assert isinstance(engine.running, DenoisingNetwork)
     again = Again()
-    engine.graphs = GraphedDecoding(engine.running, again)
+    seen: Counter[tuple[object, ...]] = Counter()
+    engine.lanes = [Lane(None, GraphedDecoding(engine.running, again, seen)) for _ in range(lanes)]
     return DiffusionNER(engine, plain.subwords, plain.settings), again
+
+
+def recordings(ner: DiffusionNER) -> list[int]:
+    """How many each lane has."""
+    return [len(lane.graphs.recorded) if lane.graphs else 0 for lane in ner.engine.lanes]
 
 
 @pytest.mark.parametrize(
@@ -105,6 +112,21 @@ def test_a_shape_is_recorded_when_it_comes_again(encoder_folder):
     assert again.recordings == 2 * counts[3][0], "other spans are another shape"
 
 
+def test_batches_take_turns(encoder_folder):
+    """Each lane has recordings of its own, of the shapes that any has met."""
+    plain = lively_model(encoder_folder, *INITIALIZER)
+    recorded, _ = with_recordings(plain, lanes=2)
+    expected = plain.predict_tokens(WORDS[:5], batch_size=100)
+    made = []
+    for _ in range(4):
+        assert_same(recorded.predict_tokens(WORDS[:5], batch_size=100), expected)
+        made.append(recordings(recorded))
+    assert made == [[0, 0], [0, 1], [1, 1], [1, 1]]
+    expected = plain.predict_tokens(WORDS[:60], batch_size=8)
+    for _ in range(3):
+        assert_same(recorded.predict_tokens(WORDS[:60], batch_size=8), expected)
+
+
 def test_what_cannot_be_recorded_is_run(encoder_folder):
     plain = lively_model(encoder_folder)
     recorded, again = with_recordings(plain)
@@ -124,7 +146,7 @@ def test_without_memory_for_recordings_all_is_found(encoder_folder):
         tried.append(work)
         raise torch.OutOfMemoryError("no room")
 
-    engine.graphs = GraphedDecoding(plain.network, fail)
+    engine.lanes = [Lane(None, GraphedDecoding(plain.network, fail))]
     recorded = DiffusionNER(engine, plain.subwords, plain.settings)
     expected = plain.predict_tokens(WORDS[:5])
     for _ in range(4):
@@ -139,14 +161,14 @@ def test_recordings_go_when_a_batch_needs_their_memory(encoder_folder, monkeypat
     encode = recorded.network.encoder.pooled
 
     def short(batch: Any) -> Any:
-        if recorded.engine.graphs is not None and recorded.engine.graphs.recorded:
+        if any(recordings(recorded)):
             raise torch.OutOfMemoryError("no room")
         return encode(batch)
 
     monkeypatch.setattr(recorded.network.encoder, "pooled", short)
     for _ in range(4):
         assert_same(recorded.predict_tokens(WORDS[:5]), expected)
-    assert again.recordings and recorded.engine.graphs is None
+    assert again.recordings and not any(lane.graphs for lane in recorded.engine.lanes)
 
     def full(batch: Any) -> Any:
         raise torch.OutOfMemoryError("no room")
@@ -187,7 +209,7 @@ def test_the_bench_notices_wrong_recordings(encoder_folder, tmp_path: Path):
 
     for recorder, holds in ((Again(), True), (Wrong(), False)):
         fast = subject.load()
-        fast.engine.graphs = GraphedDecoding(fast.engine.running, recorder)
+        fast.engine.lanes = [Lane(None, GraphedDecoding(fast.engine.running, recorder))]
         found = agreement.check(subject, "float32", fast, expected, batch_size=100)
         assert recorder.recordings and found.entities and found.holds == holds
 
@@ -201,7 +223,7 @@ def test_sizes_are_few_and_little_of_them_is_padding():
 
 
 def test_a_cpu_records_nothing():
-    assert DiffusionNER.from_pretrained("en", device="cpu").engine.graphs is None
+    assert DiffusionNER.from_pretrained("en", device="cpu").engine.lanes == [Lane(None, None)]
 
 
 @pytest.mark.gpu
@@ -219,7 +241,7 @@ def test_cuda_graphs_find_the_same(encoder_folder, tmp_path: Path, start, spans,
     expected = plain.predict_tokens(WORDS, batch_size=16, **options)
     for _ in range(3):
         assert_same(recorded.predict_tokens(WORDS, batch_size=16, **options), expected)
-    assert recorded.engine.graphs.recorded
+    assert all(recordings(recorded))
 
 
 @pytest.mark.gpu
@@ -247,11 +269,11 @@ def test_a_full_gpu_runs_without_recordings(encoder_folder, tmp_path: Path, monk
             assert_same(ner.predict_tokens(WORDS[:20], batch_size=20), expected)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    assert not ner.engine.graphs.recorded
+    assert not any(recordings(ner))
     assert_same(ner.predict_tokens(WORDS[:20], batch_size=20), expected)
     for _ in range(2):
         ner.predict_tokens(WORDS[:20], batch_size=20, spans=7)
-    assert ner.engine.graphs.recorded, "a failed recording does no harm to later ones"
+    assert any(recordings(ner)), "a failed recording does no harm to later ones"
 
 
 @pytest.mark.gpu
@@ -261,10 +283,10 @@ def test_a_batch_beside_the_next_finds_the_same(encoder_folder, tmp_path: Path, 
     """Its memory must not be taken by the next one, which is on another stream."""
     lively_model(encoder_folder, *INITIALIZER).save_pretrained(tmp_path)
     ner = DiffusionNER.from_pretrained(tmp_path, "cuda", precision="float32", cuda_graphs=graphed)
-    tail, ner.engine.tail = ner.engine.tail, None
+    lanes, ner.engine.lanes = ner.engine.lanes, [Lane()]
     many = WORDS * 10
     expected = ner.predict_tokens(many, batch_size=32, steps=2)
-    assert tail is not None and sum(map(len, expected)) > len(many)
-    ner.engine.tail = tail
+    assert len({lane.stream for lane in lanes}) == LANES and sum(map(len, expected)) > len(many)
+    ner.engine.lanes = lanes
     for _ in range(3):
         assert_same(ner.predict_tokens(many, batch_size=32, steps=2), expected)

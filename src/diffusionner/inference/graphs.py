@@ -1,4 +1,4 @@
-"""CUDA graphs of what follows the encoder, all on one stream.
+"""CUDA graphs of what follows the encoder.
 
 What all steps share is some 90 operations, a denoising step with its reading out 140. The host
 takes longer to launch them than a GPU to run them, and has no time left to read the next text.
@@ -71,10 +71,17 @@ class GraphedDecoding:
     on one stream, and one thread at a time may be at it.
     """
 
-    def __init__(self, network: DenoisingNetwork, record: Recorder | None = None) -> None:
+    def __init__(
+        self,
+        network: DenoisingNetwork,
+        record: Recorder | None = None,
+        seen: Counter[tuple[object, ...]] | None = None,
+    ) -> None:
+        """seen: how often each shape was met, where others on other streams meet them too."""
         self.network = network
         self.record: Recorder = record or CudaRecorder()
-        self.seen: Counter[tuple[object, ...]] = Counter()
+        self.seen: Counter[tuple[object, ...]] = Counter() if seen is None else seen
+        self.refused: set[tuple[object, ...]] = set()  # there was no memory for these
         self.recorded: OrderedDict[tuple[object, ...], _Recording] = OrderedDict()
         self.room = torch.empty(0)  # of the states
 
@@ -104,14 +111,16 @@ class GraphedDecoding:
     ) -> _Recording | None:
         """That of a shape which was met before."""
         self.seen[key] += 1
-        if self.seen[key] == SIGHTINGS:
+        known = key in self.recorded or key in self.refused
+        if self.seen[key] >= SIGHTINGS and not known:
             try:
                 self.recorded[key] = self._record(settings, shape)
             except torch.OutOfMemoryError:  # it runs without
+                self.refused.add(key)
                 torch.cuda.empty_cache()
             while len(self.recorded) > MOST:
                 gone, _ = self.recorded.popitem(last=False)
-                del self.seen[gone]
+                self.seen.pop(gone, None)
         if key in self.recorded:
             self.recorded.move_to_end(key)
         return self.recorded.get(key)

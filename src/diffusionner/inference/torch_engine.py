@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -20,6 +22,17 @@ from diffusionner.model.tensors import to_device, to_tensors
 from diffusionner.settings import InferenceSettings
 
 PRECISIONS = {"float32": torch.float32, "bf16": torch.bfloat16}
+# Behind the transformer come many small kernels, one after the other: what follows it in two
+# batches runs side by side, beside the transformer in a third.
+LANES = 2
+
+
+@dataclass
+class Lane:
+    """What follows the transformer in every so many-th batch: its stream and its recordings."""
+
+    stream: torch.cuda.Stream | None = None
+    graphs: GraphedDecoding | None = None
 
 
 class TorchEngine:
@@ -42,14 +55,12 @@ class TorchEngine:
         if device is not None:
             self._move(device)
             self._round(precision or ("bf16" if device.startswith("cuda") else "float32"))
-        self.graphs: GraphedDecoding | None = None
-        self.tail: torch.cuda.Stream | None = None
+        self.lanes = [Lane()]
+        self.launched = 0
         # Recordings and streams, whose memory follows the order of launches, are for one at a time.
         self.launching = threading.Lock()
         if device is not None and device.startswith("cuda"):
-            self.tail = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-            if cuda_graphs and isinstance(self.running, DenoisingNetwork):
-                self.graphs = GraphedDecoding(self.running)
+            self.lanes = _lanes(device, self.running, cuda_graphs)
 
     @property
     def subword_step(self) -> int:
@@ -112,10 +123,11 @@ class TorchEngine:
                 try:
                     return self._find(batch, settings, slots, given, start)
                 except torch.OutOfMemoryError:
-                    if self.graphs is None or not self.graphs.recorded:
+                    if not any(lane.graphs and lane.graphs.recorded for lane in self.lanes):
                         raise
                 # They hold memory that batches need more.
-                self.graphs = None
+                for lane in self.lanes:
+                    lane.graphs = None
                 torch.cuda.empty_cache()
                 return self._find(batch, settings, slots, given, start)
         finally:
@@ -134,22 +146,34 @@ class TorchEngine:
         device = next(encoder.parameters()).device
         tensors = to_tensors(batch, device)
         words = encoder.pooled(tensors)
-        with self._behind(words, tensors.lengths, tensors.characters):
+        lane = self.lanes[self.launched % len(self.lanes)]
+        self.launched += 1
+        with _behind(lane.stream, words, tensors.lengths, tensors.characters):
             encoding = encoder.contextualise(words, tensors)
-            if self.graphs is not None and given is None:
-                return _fetch(self.graphs.find(encoding, batch, settings, slots))
+            if lane.graphs is not None and given is None:
+                return _fetch(lane.graphs.find(encoding, batch, settings, slots))
             (counted,) = to_device([slots], device)
             spans = None if given is None else to_device([given], device)[0]
             return _fetch(self.running.find(encoding, batch.keys, settings, counted, spans, start))
 
-    def _behind(self, *needed: Tensor) -> AbstractContextManager[None]:
-        """On a stream that is not waited for, so that the transformer's next batch runs beside."""
-        if self.tail is None:
-            return nullcontext()
-        self.tail.wait_stream(torch.cuda.current_stream())
-        for tensor in needed:
-            tensor.record_stream(self.tail)  # or its memory would be the next batch's too early
-        return torch.cuda.stream(self.tail)
+
+def _lanes(device: str, network: Network, cuda_graphs: bool) -> list[Lane]:
+    seen: Counter[tuple[object, ...]] = Counter()  # what one has met, all have
+    lanes = [Lane(torch.cuda.Stream(device)) for _ in range(LANES)]  # type: ignore[no-untyped-call]
+    if cuda_graphs and isinstance(network, DenoisingNetwork):
+        for lane in lanes:
+            lane.graphs = GraphedDecoding(network, seen=seen)
+    return lanes
+
+
+def _behind(stream: torch.cuda.Stream | None, *needed: Tensor) -> AbstractContextManager[None]:
+    """On a stream that is not waited for, so that the transformer's next batch runs beside."""
+    if stream is None:
+        return nullcontext()
+    stream.wait_stream(torch.cuda.current_stream())
+    for tensor in needed:
+        tensor.record_stream(stream)  # or its memory would be the next batch's too early
+    return torch.cuda.stream(stream)
 
 
 def _fetch(table: Tensor) -> Callable[[], np.ndarray]:
