@@ -54,6 +54,7 @@ def test_a_trained_model(encoder_folder, tmp_path):
     assert results[DEV.name]["sentences"] == len(known)
     assert 0 <= results[DEV.name]["micro"]["f1"] < 1
     assert results[SPEED.name]["sentences_per_second"]["median"] > 0
+    assert results[SPEED.name]["turns"] == worker.LEAST_TURNS, "it is the only one"
 
 
 @pytest.mark.parametrize(("method", "steps"), [("diffusion", 5), ("autoregressive", None)])

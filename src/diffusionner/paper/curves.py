@@ -198,6 +198,7 @@ def figures(table: Table, shown: Shown) -> Sheet:
                 "name": title,
                 "x": [speed.mean for _, _, speed in line],
                 "y": [f1.mean for _, f1, _ in line],
+                "sd": [f1.sd for _, f1, _ in line],
                 "labels": [one.removeprefix(title).removeprefix(", ") for one, _, _ in line],
             }
             for title, line in lines.items()
@@ -217,9 +218,9 @@ def figures(table: Table, shown: Shown) -> Sheet:
         plots.append(Plot("denoising", "trajectory", run.values["points"][TRAJECTORY.name]))
     text = [
         "F1 on dev against sentences a second for all methods, DiffusionNER with γ = 1, 5 and 10 "
-        f"(speed is that of runs of {SHORT_EPOCHS} epochs); and the denoising of one sentence with "
-        "the GENIA model, from Gaussian spans: grey is what a step was shown, coloured what it "
-        "made of it."
+        f"(speed is that of runs of {SHORT_EPOCHS} epochs; bars are the standard deviation of F1 "
+        "over the seeds); and the denoising of one sentence with the GENIA model, from Gaussian "
+        "spans: grey is what a step was shown, coloured what it made of it."
     ]
     return Sheet(text, grids, plots)
 

@@ -113,7 +113,7 @@ def _dots(data: Mapping[str, Any]) -> Figure:
 
 
 def lines(data: Mapping[str, Any]) -> Figure:
-    from matplotlib.ticker import MaxNLocator, NullLocator, StrMethodFormatter
+    from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
     panels = data["panels"]
     styles = _styles(panels)
@@ -125,7 +125,7 @@ def lines(data: Mapping[str, Any]) -> Figure:
         chart.grid(alpha=0.3)
         if panel.get("log"):
             chart.set_xscale("log")
-            chart.xaxis.set_major_locator(MaxNLocator(6))
+            chart.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             chart.xaxis.set_minor_locator(NullLocator())
             chart.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
             chart.margins(0.12)
@@ -140,23 +140,25 @@ def lines(data: Mapping[str, Any]) -> Figure:
 
 
 def _line(chart: Axes, one: Mapping[str, Any], style: Mapping[str, Any], below: bool) -> None:
-    """below: where the names of points stand, if they have any."""
+    """A line with its spread, or points that have names with theirs; below: where the names are."""
     points = [i for i in range(len(one["x"])) if None not in (one["x"][i], one["y"][i])]
     x, y = [one["x"][i] for i in points], [one["y"][i] for i in points]
     chart.plot(x, y, **style)
     if "sd" in one:
         spread = [one["sd"][i] or 0.0 for i in points]
-        low = [a - b for a, b in zip(y, spread, strict=True)]
-        high = [a + b for a, b in zip(y, spread, strict=True)]
-        chart.fill_between(x, low, high, color=style["color"], alpha=0.15)
+        if "labels" in one:
+            chart.errorbar(x, y, yerr=spread, fmt="none", color=style["color"], alpha=0.4)
+        else:
+            low = [a - b for a, b in zip(y, spread, strict=True)]
+            high = [a + b for a, b in zip(y, spread, strict=True)]
+            chart.fill_between(x, low, high, color=style["color"], alpha=0.15)
     for i in points if "labels" in one else ():
         place = (one["x"][i], one["y"][i])
         chart.annotate(
             one["labels"][i],
             place,
-            (0, -14 if below else 7),
+            (4, -11 if below else 5),
             textcoords="offset points",
-            ha="center",
             fontsize=8,
             color=style["color"],
         )
