@@ -144,6 +144,16 @@ def test_a_corpus_smaller_than_its_dev_is_named(tmp_path):
     assert any("GENIA" in line and "--set data.dev_from_train" in line for line in found.missing)
 
 
+def test_a_label_that_is_not_trained_on_is_named(tmp_path):
+    where = sources(tmp_path)
+    test = where.data / "conll03" / "test.jsonl"
+    test.write_text(test.read_text("utf-8").replace('"LOC"', '"LAKE"'), encoding="utf-8")
+    found = plan(find(["steps"]), 1, where)
+    assert {job.corpus for job in found.jobs} == {"genia"}
+    (missing,) = found.missing
+    assert missing.startswith(f"CoNLL03: {test}:") and "unknown label 'LAKE'" in missing
+
+
 def test_encoders_by_folder(tmp_path, encoder_folder):
     for name in ("minilm-l6", "m3e-small-zh", "bert"):
         shutil.copytree(encoder_folder, tmp_path / "many" / name)

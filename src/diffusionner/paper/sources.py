@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from diffusionner import formats
-from diffusionner.corpus import Sentence
+from diffusionner.corpus import Sentence, check_labels, collect_labels
 from diffusionner.errors import DataError, SettingsError
 from diffusionner.files import write_bytes
 from diffusionner.fingerprint import fingerprint
@@ -81,6 +81,8 @@ class Sources:
             known = {}
         if known.get(corpus, {}).get("stamp") != stamp:
             parts = {split: self.sentences(corpus, split) for split in SPLITS}
+            for split in SPLITS:  # now, and not when hours later a model is to be scored on it
+                check_labels(parts[split], collect_labels(parts["train"]))
             found = {s: fingerprint(part).to_dict() for s, part in parts.items() if part}
             known[corpus] = {"stamp": stamp, "fingerprints": found}
             write_bytes(path, (json.dumps(known, indent=1) + "\n").encode())
