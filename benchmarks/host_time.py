@@ -96,7 +96,10 @@ def main() -> None:
     table = Table(title=f"{len(chosen)} sentences of {arguments.data}")
     for column in ("start", "γ", "µs per sentence", "fastest to slowest turn", "sentences/s"):
         table.add_column(column, justify="right")
-    starts = {"candidates": {}, "noise, K = 60": {"start": "noise", "spans": 60}}
+    starts = {
+        "candidates": {"start": "candidates"},
+        "noise, K = 60": {"start": "noise", "spans": 60},
+    }
     kinds = list(product(starts, map(int, arguments.steps.split(","))))
     for start, steps in track(kinds, "the model, then turns"):
         options = {**starts[start], "steps": steps, "batch_size": arguments.batch_size}

@@ -132,7 +132,8 @@ def _pass(
         with clock.stage("decode"):
             collected.append(deduplicate(table, corpus.windows, chosen, judge))
     clock.seconds["words"] = max(0.0, clock.seconds["words"] - clock.seconds["encode"])
+    items = [Item(sentence.words, None, number) for number, sentence in enumerate(sentences)]
     with clock.stage("decode"):
         found = by_sentence(collected, range(len(sentences)), inference.overlap)
-        for number, (sentence, one) in enumerate(zip(sentences, found, strict=True)):
-            Item(sentence.words, None, number).of_sentence(0, one, ner.labels)
+        for item, one in zip(items, found, strict=True):
+            item.of_sentence(0, one, ner.labels)

@@ -145,11 +145,6 @@ def _best_of(order: np.ndarray, starts: np.ndarray, *values: np.ndarray) -> np.n
     return order[starts]
 
 
-def passing(found: Iterable[Found], least: Sequence[float]) -> list[Found]:
-    """Those that have the least total of their type."""
-    return [one for one in found if one.total >= least[one.kind]]
-
-
 def resolve_overlaps(found: Iterable[Found], policy: str) -> list[Found]:
     """Best first, drop what the policy forbids; the result is in reading order.
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from diffusionner.corpus import Sentence
 from diffusionner.inference.calibration import outcomes
-from diffusionner.inference.decoding import Found, passing, resolve_overlaps
+from diffusionner.inference.decoding import Found, resolve_overlaps
 
 GRID = np.round(np.arange(1.0, 3.0, 0.05), 2)
 
@@ -32,7 +32,8 @@ def f1_of(
 ) -> float:
     """Micro F1 where an entity needs the least total of its type, [C]; found: unresolved."""
     limits = least.tolist()
-    entities = [resolve_overlaps(passing(one, limits), overlap) for one in found]
+    passing = [[one for one in several if one.total >= limits[one.kind]] for several in found]
+    entities = [resolve_overlaps(several, overlap) for several in passing]
     _, right, _ = outcomes(sentences, entities, labels)
     return float(_f1(sentences, np.ones_like(right), right))
 
