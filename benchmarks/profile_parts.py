@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from diffusionner import DiffusionNER, formats
@@ -33,7 +34,7 @@ from diffusionner.diffusion import span_noise
 from diffusionner.diffusion.span_counts import span_counts, span_slots
 from diffusionner.model import DenoisingNetwork
 from diffusionner.model.decoder import read_out
-from diffusionner.model.encoder import pool_subwords
+from diffusionner.model.encoder import SentenceEncoding, pool_subwords
 from diffusionner.model.tensors import to_device, to_tensors
 from diffusionner.settings import Settings
 
@@ -54,8 +55,16 @@ def parts_of(
     visible, noisy = to_device([slots, noise], device)
     inputs = transformer_inputs(tensors.subwords, tensors.attention)
     subwords = encoder.transformer(**inputs).last_hidden_state
-    pooled = pool_subwords(subwords, tensors, encoder.pooling)
-    encoding = encoder.contextualise(pooled, tensors)
+
+    def pool() -> Tensor:
+        return pool_subwords(subwords, tensors.first, tensors.word_of, encoder.pooling)
+
+    pooled = pool()
+
+    def contextualise() -> SentenceEncoding:
+        return encoder.contextualise(pooled, tensors.lengths, tensors.characters)
+
+    encoding = contextualise()
     begun = network.begin(encoding, settings, visible)
     x = noisy if begun.x is None else begun.x
     t = torch.ones_like(tensors.lengths)[:, None]
@@ -63,11 +72,11 @@ def parts_of(
     parts: Parts = {
         "copy to the device": lambda: to_tensors(arrays, device),
         "transformer": lambda: encoder.transformer(**inputs),
-        "subwords to words": lambda: pool_subwords(subwords, tensors, encoder.pooling),
+        "subwords to words": pool,
     }
     if encoder.characters is not None:
         parts["characters"] = lambda: encoder.characters(tensors.characters)
-    parts["characters, BiLSTM, projection"] = lambda: encoder.contextualise(pooled, tensors)
+    parts["characters, BiLSTM, projection"] = contextualise
     if network.decoder.initializer is not None:
         initializer = network.decoder.initializer
         parts["initializer"] = lambda: initializer(encoding.states, encoding.mask)

@@ -114,7 +114,7 @@ def test_subword_pooling_written_out(tokenizer, nested_sentences, pooling):
     settings = EncoderSettings(context=1, max_subwords=60)
     batch = tensors_of(EncodedCorpus(nested_sentences[:6], tokenizer, settings))
     states = torch.randn(*batch.subwords.shape, 5, generator=torch.Generator().manual_seed(0))
-    pooled = pool_subwords(states, batch, pooling)
+    pooled = pool_subwords(states, batch.first, batch.word_of, pooling)
     reduce = {"max": lambda x: x.amax(0), "mean": lambda x: x.mean(0), "first": lambda x: x[0]}
     for row, length in enumerate(batch.lengths.tolist()):
         for word in range(length):

@@ -17,10 +17,9 @@ from diffusionner import DiffusionNER, formats
 from diffusionner.bench import agreement
 from diffusionner.bench.subjects import Subject
 from diffusionner.corpus import Sentence
-from diffusionner.inference import graphs
-from diffusionner.inference.graphs import GraphedDecoding, padded_count
+from diffusionner.inference import recording
+from diffusionner.inference.recording import Shape, padded_count
 from diffusionner.inference.torch_engine import LANES, Lane, TorchEngine
-from diffusionner.model import DenoisingNetwork
 
 WORDS = [s.words for s in formats.read(EXCERPT)]
 INITIALIZER = ("decoder.initializer=true", "decoder.typed_initializer=true", "decoder.reach=3")
@@ -59,16 +58,15 @@ def put(new: Any, old: Any) -> None:
 def with_recordings(plain: DiffusionNER, lanes: int = 1) -> tuple[DiffusionNER, Again]:
     """The same model, recorded as far as that goes without a GPU."""
     engine = TorchEngine(plain.network, "cpu")
-    assert isinstance(engine.running, DenoisingNetwork)
     again = Again()
-    seen: Counter[tuple[object, ...]] = Counter()
-    engine.lanes = [Lane(None, GraphedDecoding(engine.running, again, seen)) for _ in range(lanes)]
+    seen: Counter[Shape] = Counter()
+    engine.lanes = [Lane.recorded(engine.running, again, seen) for _ in range(lanes)]
     return DiffusionNER(engine, plain.subwords, plain.settings), again
 
 
 def recordings(ner: DiffusionNER) -> list[int]:
     """How many each lane has."""
-    return [len(lane.graphs.recorded) if lane.graphs else 0 for lane in ner.engine.lanes]
+    return [lane.recordings for lane in ner.engine.lanes]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +107,7 @@ def test_a_shape_is_recorded_when_it_comes_again(encoder_folder):
     assert again.recordings == counts[3][0], "nor for other noise, or more steps"
     recorded.predict_tokens(WORDS[:5], batch_size=100, spans=7)
     recorded.predict_tokens(WORDS[:5], batch_size=100, spans=7)
-    assert again.recordings == 2 * counts[3][0], "other spans are another shape"
+    assert again.recordings == counts[3][0] + 2, "other spans are another shape for all but words"
 
 
 def test_batches_take_turns(encoder_folder):
@@ -121,7 +119,7 @@ def test_batches_take_turns(encoder_folder):
     for _ in range(4):
         assert_same(recorded.predict_tokens(WORDS[:5], batch_size=100), expected)
         made.append(recordings(recorded))
-    assert made == [[0, 0], [0, 1], [1, 1], [1, 1]]
+    assert made == [[0, 0], [0, 2], [2, 2], [2, 2]]
     expected = plain.predict_tokens(WORDS[:60], batch_size=8)
     for _ in range(3):
         assert_same(recorded.predict_tokens(WORDS[:60], batch_size=8), expected)
@@ -134,7 +132,7 @@ def test_what_cannot_be_recorded_is_run(encoder_folder):
     expected = plain.predict_tokens(WORDS[:5], from_spans=given)
     for _ in range(3):
         assert_same(recorded.predict_tokens(WORDS[:5], from_spans=given), expected)
-    assert again.recordings == 0
+    assert again.recordings == 1, "what a sentence's words are is the same"
 
 
 def test_without_memory_for_recordings_all_is_found(encoder_folder):
@@ -146,12 +144,12 @@ def test_without_memory_for_recordings_all_is_found(encoder_folder):
         tried.append(work)
         raise torch.OutOfMemoryError("no room")
 
-    engine.lanes = [Lane(None, GraphedDecoding(plain.network, fail))]
+    engine.lanes = [Lane.recorded(plain.network, fail, Counter())]
     recorded = DiffusionNER(engine, plain.subwords, plain.settings)
     expected = plain.predict_tokens(WORDS[:5])
     for _ in range(4):
         assert_same(recorded.predict_tokens(WORDS[:5]), expected)
-    assert len(tried) == 1, "it is not tried again"
+    assert len(tried) == 2, "words and spans once each, not again"
 
 
 def test_recordings_go_when_a_batch_needs_their_memory(encoder_folder, monkeypatch):
@@ -161,14 +159,14 @@ def test_recordings_go_when_a_batch_needs_their_memory(encoder_folder, monkeypat
     encode = recorded.network.encoder.pooled
 
     def short(batch: Any) -> Any:
-        if any(recordings(recorded)):
+        if recorded.engine.recordings:
             raise torch.OutOfMemoryError("no room")
         return encode(batch)
 
     monkeypatch.setattr(recorded.network.encoder, "pooled", short)
     for _ in range(4):
         assert_same(recorded.predict_tokens(WORDS[:5]), expected)
-    assert again.recordings and not any(lane.graphs for lane in recorded.engine.lanes)
+    assert again.recordings and recorded.engine.lanes == [Lane()]
 
     def full(batch: Any) -> Any:
         raise torch.OutOfMemoryError("no room")
@@ -180,7 +178,7 @@ def test_recordings_go_when_a_batch_needs_their_memory(encoder_folder, monkeypat
 
 
 def test_the_recording_unused_for_longest_goes(encoder_folder, monkeypatch):
-    monkeypatch.setattr(graphs, "MOST", 2)
+    monkeypatch.setattr(recording, "MOST", 2)
     recorded, again = with_recordings(lively_model(encoder_folder))
 
     def run(spans: int) -> int:
@@ -209,7 +207,7 @@ def test_the_bench_notices_wrong_recordings(encoder_folder, tmp_path: Path):
 
     for recorder, holds in ((Again(), True), (Wrong(), False)):
         fast = subject.load()
-        fast.engine.lanes = [Lane(None, GraphedDecoding(fast.engine.running, recorder))]
+        fast.engine.lanes = [Lane.recorded(fast.engine.running, recorder, Counter())]
         found = agreement.check(subject, "float32", fast, expected, batch_size=100)
         assert recorder.recordings and found.entities and found.holds == holds
 
@@ -223,7 +221,8 @@ def test_sizes_are_few_and_little_of_them_is_padding():
 
 
 def test_a_cpu_records_nothing():
-    assert DiffusionNER.from_pretrained("en", device="cpu").engine.lanes == [Lane(None, None)]
+    engine = DiffusionNER.from_pretrained("en", device="cpu").engine
+    assert engine.lanes == [Lane()] and engine.transformer is None
 
 
 @pytest.mark.gpu

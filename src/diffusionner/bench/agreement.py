@@ -17,8 +17,8 @@ import torch
 from diffusionner.bench.subjects import Subject
 from diffusionner.bench.throughput import had_by
 from diffusionner.corpus import Entity, Sentence
-from diffusionner.inference.graphs import SIGHTINGS
 from diffusionner.inference.pipeline import DiffusionNER
+from diffusionner.inference.recording import SIGHTINGS
 
 PATIENCE = 20.0  # seconds of a plain network, roughly, for all γ together
 FEW = 4  # sentences that are compared however long they take

@@ -5,6 +5,7 @@ from diffusionner.diffusion.expansion import expand
 from diffusionner.diffusion.noise import gaussian_noise, mix_keys, span_noise, uniform_noise
 from diffusionner.diffusion.sampler import (
     ddim_step,
+    ddim_weights,
     reverse_process,
     timestep_sequence,
 )
@@ -14,6 +15,7 @@ __all__ = [
     "Coordinates",
     "Schedule",
     "ddim_step",
+    "ddim_weights",
     "expand",
     "gaussian_noise",
     "mix_keys",

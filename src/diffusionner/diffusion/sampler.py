@@ -20,6 +20,17 @@ def timestep_sequence(start: int, steps: int) -> list[int]:
     return [round(start * i / steps) for i in range(steps, -1, -1)]
 
 
+def ddim_weights(alpha_bar: float, alpha_bar_next: float, eta: float = 0.0) -> tuple[float, ...]:
+    """What the next x is a sum of, at ᾱ_next: so much of x_0, of x at ᾱ, and of fresh noise."""
+    variance = max(1 - alpha_bar, 1e-12)
+    ratio = (1 - alpha_bar_next) / variance
+    sigma = eta * math.sqrt(max(0.0, ratio * (1 - alpha_bar / alpha_bar_next)))
+    direction = math.sqrt(max(0.0, 1 - alpha_bar_next - sigma**2))
+    # x holds sqrt(ᾱ)·x_0 and noise, of which this much stays.
+    of_x = direction / math.sqrt(variance)
+    return math.sqrt(alpha_bar_next) - of_x * math.sqrt(alpha_bar), of_x, sigma
+
+
 def ddim_step(
     x: Array,
     x0: Array,
@@ -32,18 +43,12 @@ def ddim_step(
 
     eta = 0 is deterministic (the paper's equations); eta = 1 needs fresh noise of x's shape.
     """
-    variance = max(1 - alpha_bar, 1e-12)
-    noise_left = (x - math.sqrt(alpha_bar) * x0) / math.sqrt(variance)
-    sigma = 0.0
-    if eta > 0:
-        ratio = (1 - alpha_bar_next) / variance
-        sigma = eta * math.sqrt(max(0.0, ratio * (1 - alpha_bar / alpha_bar_next)))
-    direction = math.sqrt(max(0.0, 1 - alpha_bar_next - sigma**2))
-    x = math.sqrt(alpha_bar_next) * x0 + direction * noise_left
+    of_x0, of_x, of_noise = ddim_weights(alpha_bar, alpha_bar_next, eta)
+    x = of_x0 * x0 + of_x * x
     if eta > 0:
         if noise is None:
             raise ValueError("eta > 0 needs noise")
-        x = x + sigma * noise
+        x = x + of_noise * noise
     return x
 
 

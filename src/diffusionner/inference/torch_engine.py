@@ -15,8 +15,11 @@ from torch import Tensor
 
 from diffusionner.batching import Batch
 from diffusionner.errors import SettingsError, nearest
+from diffusionner.inference.encoding import PackedTransformer, RecordedContext, can_pack
 from diffusionner.inference.graphs import GraphedDecoding
+from diffusionner.inference.recording import CudaRecorder, Recorder, Shape
 from diffusionner.model.base import Network
+from diffusionner.model.encoder import SentenceEncoding
 from diffusionner.model.network import DenoisingNetwork
 from diffusionner.model.tensors import to_device, to_tensors
 from diffusionner.settings import InferenceSettings
@@ -32,7 +35,20 @@ class Lane:
     """What follows the transformer in every so many-th batch: its stream and its recordings."""
 
     stream: torch.cuda.Stream | None = None
+    context: RecordedContext | None = None
     graphs: GraphedDecoding | None = None
+
+    @classmethod
+    def recorded(cls, network: Network, record: Recorder, seen: Counter[Shape]) -> Lane:
+        """seen: the shapes that any lane has met."""
+        graphs = None
+        if isinstance(network, DenoisingNetwork):
+            graphs = GraphedDecoding(network, record, seen)
+        return cls(None, RecordedContext(network.encoder, record, seen), graphs)
+
+    @property
+    def recordings(self) -> int:
+        return sum(len(part.recordings) for part in (self.context, self.graphs) if part)
 
 
 class TorchEngine:
@@ -45,8 +61,8 @@ class TorchEngine:
     ) -> None:
         """device: where to move the network; None leaves it as it is, being trained perhaps.
 
-        precision: None = bf16 on a GPU, float32 on a CPU. cuda_graphs: on a GPU, record what
-        follows the encoder where the network denoises.
+        precision: None = bf16 on a GPU, float32 on a CPU. cuda_graphs: on a GPU, record the encoder
+        and, where the network denoises, the steps.
         """
         self.network = network
         self.labels = network.labels
@@ -55,12 +71,16 @@ class TorchEngine:
         if device is not None:
             self._move(device)
             self._round(precision or ("bf16" if device.startswith("cuda") else "float32"))
+        self.transformer: PackedTransformer | None = None
         self.lanes = [Lane()]
         self.launched = 0
         # Recordings and streams, whose memory follows the order of launches, are for one at a time.
         self.launching = threading.Lock()
         if device is not None and device.startswith("cuda"):
             self.lanes = _lanes(device, self.running, cuda_graphs)
+            if can_pack(self.running.encoder):
+                recorder = CudaRecorder() if cuda_graphs else None
+                self.transformer = PackedTransformer(self.running.encoder, recorder)
 
     @property
     def subword_step(self) -> int:
@@ -123,16 +143,29 @@ class TorchEngine:
                 try:
                     return self._find(batch, settings, slots, given, start)
                 except torch.OutOfMemoryError:
-                    if not any(lane.graphs and lane.graphs.recorded for lane in self.lanes):
+                    if not self.recordings:
                         raise
-                # They hold memory that batches need more.
-                for lane in self.lanes:
-                    lane.graphs = None
+                self._forget()  # what batches need more
                 torch.cuda.empty_cache()
                 return self._find(batch, settings, slots, given, start)
         finally:
             if was_training:
                 network.train()
+
+    @property
+    def recordings(self) -> int:
+        """How many there are."""
+        packed = self.transformer
+        return sum(lane.recordings for lane in self.lanes) + len(
+            packed.recordings if packed else ()
+        )
+
+    def _forget(self) -> None:
+        """Run without recordings from now on: they hold memory."""
+        for lane in self.lanes:
+            lane.context = lane.graphs = None
+        if self.transformer is not None:
+            self.transformer = PackedTransformer(self.running.encoder, None)
 
     def _find(
         self,
@@ -142,27 +175,41 @@ class TorchEngine:
         given: np.ndarray | None,
         start: int | None,
     ) -> Callable[[], np.ndarray]:
-        encoder = self.running.encoder
-        device = next(encoder.parameters()).device
-        tensors = to_tensors(batch, device)
-        words = encoder.pooled(tensors)
+        device = next(self.running.encoder.parameters()).device
+        words = self._words(batch, device)
         lane = self.lanes[self.launched % len(self.lanes)]
         self.launched += 1
-        with _behind(lane.stream, words, tensors.lengths, tensors.characters):
-            encoding = encoder.contextualise(words, tensors)
+        with _behind(lane.stream, words):
+            encoding = self._encoding(lane, words, batch, device)
             if lane.graphs is not None and given is None:
                 return _fetch(lane.graphs.find(encoding, batch, settings, slots))
             (counted,) = to_device([slots], device)
             spans = None if given is None else to_device([given], device)[0]
             return _fetch(self.running.find(encoding, batch.keys, settings, counted, spans, start))
 
+    def _words(self, batch: Batch[np.ndarray], device: torch.device) -> Tensor:
+        """What the transformer says about words [B, M, its size]"""
+        if self.transformer is not None:
+            return self.transformer(batch)
+        return self.running.encoder.pooled(to_tensors(batch, device))
+
+    def _encoding(
+        self, lane: Lane, words: Tensor, batch: Batch[np.ndarray], device: torch.device
+    ) -> SentenceEncoding:
+        if lane.context is not None:
+            return lane.context(words, batch)
+        lengths, characters = to_device([batch.lengths, batch.characters], device)
+        return self.running.encoder.contextualise(words, lengths, characters)
+
 
 def _lanes(device: str, network: Network, cuda_graphs: bool) -> list[Lane]:
-    seen: Counter[tuple[object, ...]] = Counter()  # what one has met, all have
-    lanes = [Lane(torch.cuda.Stream(device)) for _ in range(LANES)]  # type: ignore[no-untyped-call]
-    if cuda_graphs and isinstance(network, DenoisingNetwork):
-        for lane in lanes:
-            lane.graphs = GraphedDecoding(network, seen=seen)
+    seen: Counter[Shape] = Counter()
+    lanes = [
+        Lane.recorded(network, CudaRecorder(), seen) if cuda_graphs else Lane()
+        for _ in range(LANES)
+    ]
+    for lane in lanes:
+        lane.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     return lanes
 
 

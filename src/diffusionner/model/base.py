@@ -75,4 +75,4 @@ class Network(nn.Module, ABC):
         """H_S in training, with no gradients for the pretrained part while that is frozen."""
         with torch.no_grad() if freeze else nullcontext():
             words = self.encoder.pooled(batch)
-        return self.encoder.contextualise(words, batch)
+        return self.encoder.contextualise(words, batch.lengths, batch.characters)

@@ -7,10 +7,16 @@ does without.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+# Queries, keys and values [..., heads, size of one] → what is attended to, in the same shape.
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 # What else a config can say changes nothing without training, a decoder or a head.
 _AS_IMPLEMENTED = {
@@ -68,10 +74,43 @@ class Bert(nn.Module):
         mask = attention_mask
         if mask.dim() == 2:
             mask = mask.bool()[:, None, None]
-        states = self.embeddings(input_ids)
+        positions = self.embeddings.position_embeddings.weight[: input_ids.shape[1]]
+        return Encoded(self._states(input_ids, positions, partial(_attend, mask)))
+
+    def packed(self, ids: Tensor, boundaries: Tensor, longest: int) -> Tensor:
+        """ids [T] of sentences one behind the other; boundaries [B + 1] of int32 where each begins,
+        and the last ends; longest: subwords that a sentence has at most → [T, h]
+
+        Only on a GPU, in 16 bits. What is behind the last sentence gets anything.
+        """
+        place = torch.arange(len(ids), dtype=torch.int32, device=ids.device)
+        sentence = torch.searchsorted(boundaries, place, right=True) - 1
+        place = (place - boundaries[sentence]).clamp(max=self.config.max_position_embeddings - 1)
+        positions = self.embeddings.position_embeddings(place)
+        return self._states(ids, positions, partial(_attend_packed, boundaries, longest))
+
+    def _states(self, ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        states: Tensor = self.embeddings(ids, positions)
         for layer in self.encoder.get_submodule("layer").children():
-            states = layer(states, mask)
-        return Encoded(states)
+            states = layer(states, attend)
+        return states
+
+
+def _attend(mask: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """[B, L, heads, size of one], mask [B, 1, 1, L]"""
+    query, key, value = (x.transpose(1, 2) for x in (query, key, value))
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask).transpose(1, 2)
+
+
+def _attend_packed(
+    boundaries: Tensor, longest: int, query: Tensor, key: Tensor, value: Tensor
+) -> Tensor:
+    """[T, heads, size of one]"""
+    from torch.nn.attention.varlen import varlen_attn  # of no use on a CPU
+
+    attended = varlen_attn(query, key, value, boundaries, boundaries, longest, longest)
+    assert isinstance(attended, Tensor)
+    return attended
 
 
 class _Embeddings(nn.Module):
@@ -83,10 +122,10 @@ class _Embeddings(nn.Module):
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, size)
         self.LayerNorm = nn.LayerNorm(size, eps=config.layer_norm_eps)
 
-    def forward(self, ids: Tensor) -> Tensor:
-        """[B, L] → [B, L, h]; all of a sentence is of the first type."""
+    def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
+        """ids [B, L] with positions [L, h], or [T] with [T, h] → [..., h]; all of the first type"""
         states = self.word_embeddings(ids) + self.token_type_embeddings.weight[0]
-        states = states + self.position_embeddings.weight[: ids.shape[1]]
+        states = states + positions
         normed: Tensor = self.LayerNorm(states)
         return normed
 
@@ -103,15 +142,14 @@ class _Layer(nn.Module):
         self.intermediate = nn.ModuleDict({"dense": nn.Linear(size, inner)})
         self.output = _Output(inner, size, config.layer_norm_eps)
 
-    def forward(self, states: Tensor, mask: Tensor) -> Tensor:
-        """[B, L, h], mask [B, 1, 1, L] → [B, L, h]"""
+    def forward(self, states: Tensor, attend: Attend) -> Tensor:
+        """[..., h] → [..., h]"""
         projections = self.attention["self"]
         query, key, value = (
-            projections[name](states).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # type: ignore[index]
+            projections[name](states).unflatten(-1, (self.heads, -1))  # type: ignore[index]
             for name in ("query", "key", "value")
         )
-        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-        states = self.attention["output"](attended.transpose(1, 2).flatten(2), states)
+        states = self.attention["output"](attend(query, key, value).flatten(-2), states)
         inner = F.gelu(self.intermediate["dense"](states))
         closed: Tensor = self.output(inner, states)
         return closed

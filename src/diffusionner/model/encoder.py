@@ -119,7 +119,7 @@ class SentenceEncoder(nn.Module):
         )
 
     def forward(self, batch: Batch[Tensor]) -> SentenceEncoding:
-        return self.contextualise(self.pooled(batch), batch)
+        return self.contextualise(self.pooled(batch), batch.lengths, batch.characters)
 
     def pooled(self, batch: Batch[Tensor]) -> Tensor:
         """The pretrained part: word states [B, M, size of the transformer]."""
@@ -128,40 +128,51 @@ class SentenceEncoder(nn.Module):
             # In its final form: the host would wait for a 2-D one, to see whether it masks at all.
             mask = mask.bool()[:, None, None]
         subwords = self.transformer(input_ids=batch.subwords, attention_mask=mask).last_hidden_state
-        return pool_subwords(subwords, batch, self.pooling)
+        return pool_subwords(subwords, batch.first, batch.word_of, self.pooling)
 
-    def contextualise(self, states: Tensor, batch: Batch[Tensor]) -> SentenceEncoding:
+    def contextualise(
+        self, states: Tensor, lengths: Tensor, characters: Tensor
+    ) -> SentenceEncoding:
         """The part trained from scratch: characters, BiLSTM, projection."""
         most = states.shape[1]
-        mask = torch.arange(most, device=states.device) < batch.lengths[:, None]
+        mask = torch.arange(most, device=states.device) < lengths[:, None]
         if self.characters is not None:
-            states = torch.cat([states, self.characters(batch.characters).to(states.dtype)], -1)
+            states = torch.cat([states, self.characters(characters).to(states.dtype)], -1)
         states = self.dropout(states)
         if self.lstm is not None:
-            states = self.dropout(self.lstm(states, batch.lengths))
+            states = self.dropout(self.lstm(states, lengths))
         states = self.projection(states).masked_fill(~mask[..., None], 0.0)
-        return SentenceEncoding(states, mask, batch.lengths)
+        return SentenceEncoding(states, mask, lengths)
 
 
-def pool_subwords(subwords: Tensor, batch: Batch[Tensor], pooling: str) -> Tensor:
-    """Subword states [B, L, h] → word states [B, M, h]."""
-    count, most = batch.first.shape
+def pool_subwords(
+    subwords: Tensor, first: Tensor, word_of: Tensor, pooling: str, starts: Tensor | None = None
+) -> Tensor:
+    """Subword states [B, L, h] → word states [B, M, h]; first, word_of: as a `Batch` has them.
+
+    starts: [B] where each sentence begins, if they lie one behind the other in [T, h].
+    """
+    count, most = first.shape
     size = subwords.shape[-1]
+
+    def at(place: Tensor) -> Tensor:
+        """[B, Q] → [B, Q, h]"""
+        if starts is not None:
+            return subwords[(starts[:, None] + place).clamp(max=subwords.shape[0] - 1)]
+        place = place.clamp(max=subwords.shape[1] - 1)[..., None]
+        return subwords.gather(1, place.expand(-1, -1, size))
+
     if pooling == "first":
-        return subwords.gather(1, batch.first[..., None].expand(count, most, size))
+        return at(first)
     # Without the context, which with two sentences on each side is most of L.
-    place = batch.first[:, :1] + torch.arange(batch.word_of.shape[1], device=subwords.device)
-    place = place.clamp(max=subwords.shape[1] - 1)[..., None]
-    own = subwords.gather(1, place.expand(-1, -1, size))  # [B, P, h]
+    own = at(first[:, :1] + torch.arange(word_of.shape[1], device=subwords.device))  # [B, P, h]
     # One row more than there are words collects what is padding.
-    index = batch.word_of[..., None].expand(-1, -1, size)
+    index = word_of[..., None].expand(-1, -1, size)
     if pooling == "max":
         lowest = own.new_full((count, most + 1, size), -1e4)
         return lowest.scatter_reduce(1, index, own, "amax")[:, :most]
     sums = own.new_zeros(count, most + 1, size).scatter_add(1, index, own)
-    pieces = own.new_zeros(count, most + 1).scatter_add(
-        1, batch.word_of, torch.ones_like(own[..., 0])
-    )
+    pieces = own.new_zeros(count, most + 1).scatter_add(1, word_of, torch.ones_like(own[..., 0]))
     return sums[:, :most] / pieces[:, :most, None].clamp(min=1)
 
 
