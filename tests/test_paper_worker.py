@@ -14,7 +14,7 @@ from papers import CONFIGS
 from diffusionner import formats
 from diffusionner.bench import shapes
 from diffusionner.paper import worker
-from diffusionner.paper.tables import DEV, SPEED, shape_point
+from diffusionner.paper.tables import DEV, SPEED, point, shape_point
 
 
 @pytest.fixture(autouse=True)
@@ -49,20 +49,40 @@ def test_a_trained_model(encoder_folder, tmp_path):
     data = tmp_path / "dev.jsonl"
     formats.write(data, known)
     files = {"dev": [str(data), None]}
-    about, results = measured(tmp_path, folder, [DEV, SPEED], files=files)
+    points = [DEV, SPEED, *(point("speed", spans=k, steps=s) for s in (1, 2) for k in (5, 9))]
+    about, results = measured(tmp_path, folder, points, files=files)
     assert about["parameters"] > 1000
     assert results[DEV.name]["sentences"] == len(known)
     assert 0 <= results[DEV.name]["micro"]["f1"] < 1
     assert results[SPEED.name]["sentences_per_second"]["median"] > 0
-    assert results[SPEED.name]["turns"] == worker.LEAST_TURNS, "it is the only one"
+    assert results[SPEED.name]["turns"] == worker.ALONE, "it is the only one of its kind"
+    assert len(results) == len(points)
+    for one in points[2:]:
+        assert results[one.name]["turns"] == worker.TURNS
+        assert results[one.name]["sentences_per_second"]["median"] > 0
+
+
+def test_speeds_of_other_steps_take_turns():
+    kinds = [("score", 5, 1), ("speed", 5, 1), ("speed", 9, 1), ("speed", 5, 2), ("score", 5, 2)]
+    points = [
+        {
+            "name": f"{kind} {k} {s}",
+            "kind": kind,
+            "split": "dev",
+            "options": {"spans": k, "steps": s},
+        }
+        for kind, k, s in kinds
+    ]
+    together = [[one["name"] for one in group] for group in worker.groups(points)]
+    assert together == [["score 5 1"], ["speed 5 1", "speed 5 2"], ["speed 9 1"], ["score 5 2"]]
 
 
 @pytest.mark.parametrize(("method", "steps"), [("diffusion", 5), ("autoregressive", None)])
 def test_a_shape_with_random_weights(monkeypatch, tmp_path, method, steps):
     monkeypatch.setitem(shapes.SHAPES, "tiny", (2, 32, 4, 64, 5000))
-    point = shape_point(steps)
+    speed = shape_point(steps)
     nowhere = tmp_path / "nowhere"
     told = [f"method={method}", "decoder.heads=4"]
-    _, results = measured(tmp_path, nowhere, [point], shape="tiny", overrides=told)
-    assert results[point.name]["sentences_per_second"]["median"] > 0
+    _, results = measured(tmp_path, nowhere, [speed], shape="tiny", overrides=told)
+    assert results[speed.name]["sentences_per_second"]["median"] > 0
     assert not nowhere.exists()

@@ -40,7 +40,8 @@ class Engine(Protocol):
         right), taken as the noisy spans of timestep `start`.
         What is returned waits for their end, so that the host can go on meanwhile. It gives what
         each span was at the steps that count, [B, steps, K, 5] = left, right, type, total, P^c.
-        The total of the three probabilities is -1 where it is no entity: no-entity is likeliest,
-        or right < left. A rival has one step, and its total is on the same scale; it starts from no
-        spans, but one that generates can be told by them how many.
+        The total of the three probabilities is below 0 where it is no entity: no-entity is
+        likeliest, or right < left, or the sentence has no such span. A rival has one step, and its
+        total is on the same scale; it starts from no spans, but one that generates can be told by
+        them how many.
         """

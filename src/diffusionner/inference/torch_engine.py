@@ -8,14 +8,17 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from diffusionner.batching import Batch
+from diffusionner.diffusion.span_counts import AUTO
 from diffusionner.errors import SettingsError, nearest
 from diffusionner.inference.encoding import PackedTransformer, RecordedContext, can_pack
+from diffusionner.inference.enough_spans import EnoughSpans
 from diffusionner.inference.graphs import GraphedDecoding
 from diffusionner.inference.recording import CudaRecorder, Recorder, Shape
 from diffusionner.model.base import Network
@@ -74,6 +77,7 @@ class TorchEngine:
         self.transformer: PackedTransformer | None = None
         self.lanes = [Lane()]
         self.launched = 0
+        self.enough = EnoughSpans() if next(network.parameters()).is_cuda else None
         # Recordings and streams, whose memory follows the order of launches, are for one at a time.
         self.launching = threading.Lock()
         if device is not None and device.startswith("cuda"):
@@ -128,6 +132,36 @@ class TorchEngine:
         start: int | None = None,
     ) -> Callable[[], np.ndarray]:
         """As `Engine` says. A network in training is put back into training."""
+        counted = settings.spans != AUTO or settings.start != "candidates" or given is not None
+        if self.enough is None or counted or not isinstance(self.running, DenoisingNetwork):
+            return self._launch(batch, settings, slots, given, start)
+        expected = self.enough.expected(slots)
+        wait = self._launch(batch, settings, slots[:, :expected])
+        return partial(self._enough, self.enough, wait, expected, batch, settings, slots)
+
+    def _enough(
+        self,
+        enough: EnoughSpans,
+        wait: Callable[[], np.ndarray],
+        launched: int,
+        batch: Batch[np.ndarray],
+        settings: InferenceSettings,
+        slots: np.ndarray,
+    ) -> np.ndarray:
+        """What was found with so many spans, or with all that it may have if that was too few."""
+        table = wait()
+        if enough.sufficed(table, slots, launched):
+            return table
+        return self._launch(batch, settings, slots)()
+
+    def _launch(
+        self,
+        batch: Batch[np.ndarray],
+        settings: InferenceSettings,
+        slots: np.ndarray,
+        given: np.ndarray | None = None,
+        start: int | None = None,
+    ) -> Callable[[], np.ndarray]:
         network = self.running
         device = next(network.parameters()).device
         was_training = network.training

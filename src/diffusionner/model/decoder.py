@@ -20,6 +20,7 @@ from diffusionner.model.initializer import Initial, Initializer
 from diffusionner.model.pointer import pointer_scores
 from diffusionner.settings import DecoderSettings
 
+NO_ENTITY = -1.0  # total of a span that is none; of a slot without a span it is less
 CLASSIFIER = "classifier.3."  # the last layer of a span decoder: its weights are of the types
 
 
@@ -341,9 +342,9 @@ def check_heads(size: int, settings: DecoderSettings) -> None:
 def read_out(prediction: Prediction, slots: Tensor, initial: Initial | None) -> Tensor:
     """arg-max boundaries and type of every span: [B, K, 5] = left, right, type, total, P^c.
 
-    The total is -1 where the span is no entity: no-entity is likeliest, or right < left. With an
-    initializer, which has its own view of the span, it is the mean of both, on the same scale; and
-    where that is typed, so is P^c.
+    The total is -1 where the span is no entity: no-entity is likeliest, or right < left; and -2
+    where the sentence has no such span. With an initializer, which has its own view of the span, it
+    is the mean of both, on the same scale; and where that is typed, so is P^c.
     """
     # Of the scores, not their sigmoids: where these round to 0 or 1, several are the largest.
     left_score, left = prediction.left[:, 0].max(-1)
@@ -361,5 +362,5 @@ def read_out(prediction: Prediction, slots: Tensor, initial: Initial | None) -> 
         if initial is not None:
             total = (total + 3 * initial.spans.flatten(1).gather(1, cells).sigmoid()) / 2
     valid = (kind < types.shape[-1] - 1) & (left <= right) & slots
-    total = torch.where(valid, total, -1.0)
+    total = torch.where(valid, total, NO_ENTITY - 1.0 + slots.float())
     return torch.stack([left.float(), right.float(), kind.float(), total, type_p], -1)

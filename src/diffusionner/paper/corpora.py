@@ -84,16 +84,15 @@ SEQUENTIAL = "autoregressive"  # what the speed of the others is compared with
 # What only denoising has a use for: the runs of a rival stay known when a preset changes it. Rates
 # are other than the preset's where the table of learning rates says so.
 _WITHOUT = ("decoder.reach=0", "decoder.typed_initializer=false")
-_DOUBLE = {"litbank": 2e-4, "conll03": 2e-4}
 METHODS = {
     method.name: method
     for method in (
         Method(MAIN_METHOD, "DiffusionNER"),
-        Method("crf", "tagging (CRF)", _WITHOUT, _DOUBLE),
-        Method("biaffine", "span classification (biaffine)", _WITHOUT, _DOUBLE),
+        Method("crf", "tagging (CRF)", _WITHOUT),
+        Method("biaffine", "span classification (biaffine)", _WITHOUT, {"litbank": 2e-4}),
         # With twice this rate, as GENIA's preset has it, it forgets all in the second epoch.
         Method("queries", "learned queries, no diffusion", _WITHOUT, {"genia": 1e-4}),
-        Method(SEQUENTIAL, "autoregressive generation", _WITHOUT, {"conll03": 2e-4}),
+        Method(SEQUENTIAL, "autoregressive generation", _WITHOUT),
     )
 }
 METHOD_TITLES = [(name, method.title) for name, method in METHODS.items()]

@@ -175,10 +175,17 @@ EXPANSION_VARIANTS = tuple(
     for spans in (60, 120, 150)
 )
 # Of the encoder and of the rest: the same choice for every method.
+RATES = (5e-5, 1e-4, 2e-4)
 RATE_VARIANTS = tuple(
-    short(*learning_rates(encoder), title=f"{encoder:g}, {5 * encoder:g}")
-    for encoder in (5e-5, 1e-4, 2e-4)
+    short(*learning_rates(encoder), title=f"{encoder:g}, {5 * encoder:g}") for encoder in RATES
 )
+# And where a short run prefers twice the preset's, of all epochs.
+WHOLE_RATE_VARIANTS = tuple(
+    Variant(f"{encoder:g}, {5 * encoder:g}", tuple(learning_rates(encoder)))
+    for encoder in RATES[1:]
+)
+WHOLE_TUNED = ("litbank", "conll03")
+WHOLE_TUNED_METHODS = ("crf", "biaffine", "autoregressive")
 ABLATIONS = {
     "encoder": ENCODER_VARIANTS,
     "module": MODULE_VARIANTS,
@@ -225,7 +232,14 @@ TABLES = {
             "Ablations",
             tuple(Need(STUDIED, variants=rows, points=(DEV, NOISY)) for rows in ABLATIONS.values()),
         ),
-        Table("tuning", "Learning rates", (Need(TUNED, ALL, RATE_VARIANTS, (DEV,)),)),
+        Table(
+            "tuning",
+            "Learning rates",
+            (
+                Need(TUNED, ALL, RATE_VARIANTS, (DEV,)),
+                Need(WHOLE_TUNED, WHOLE_TUNED_METHODS, WHOLE_RATE_VARIANTS, (DEV,)),
+            ),
+        ),
         Table("convergence", "Convergence", (Need(STUDIED, ALL),)),
         Table(
             "limitations",

@@ -19,17 +19,17 @@ from diffusionner import DiffusionNER, formats
 from diffusionner.bench import machine, sample
 from diffusionner.bench.subjects import Subject
 from diffusionner.bench.throughput import Loaded
-from diffusionner.bench.timing import Summary, timed
+from diffusionner.bench.timing import Summary, interleave, timed
 from diffusionner.corpus import Sentence, check_labels
 from diffusionner.errors import DiffusionNERError
 from diffusionner.evaluation.scorer import compare, pair_up
 from diffusionner.paper.tables import SENTENCE
 from diffusionner.settings import Settings
 
-# Turns of a point, and those that all speeds of a model have at least: a rival has one, which the
-# others are compared with.
-TURNS, LEAST_TURNS = 5, 15
-SECONDS = 1.0  # that a turn takes at least
+# Turns of a point, and of one that is a model's only speed, as a rival's is, with which others are
+# compared.
+TURNS, ALONE = 5, 9
+SECONDS = 0.5  # that a turn takes at least
 # And so many batches on a GPU: few sentences are cut into many small batches, and launching these
 # takes longer than computing them.
 BATCHES = 16
@@ -48,19 +48,33 @@ def main(path: Path) -> int:
         "parameters": sum(p.numel() for p in ner.network.parameters()),
     }
     failed = 0
-    speeds = sum(point["kind"] == "speed" for point in job["points"])
-    turns = max(TURNS, LEAST_TURNS // max(1, speeds))
     with open(job["out"], "a", encoding="utf-8") as out:
         print(json.dumps({"about": about}), file=out, flush=True)
-        for point in job["points"]:
+        for points in groups(job["points"]):
             try:
-                result = measure(loaded, point, sentences[point["split"]], turns)
+                results = measure(loaded, points, sentences[points[0]["split"]])
             except DiffusionNERError as error:
-                print(f"error: {point['name']}: {error}", file=sys.stderr)
+                print(f"error: {points[0]['name']}: {error}", file=sys.stderr)
                 failed += 1
                 continue
-            print(json.dumps({"point": point["name"], "result": result}), file=out, flush=True)
+            for point, result in zip(points, results, strict=True):
+                print(json.dumps({"point": point["name"], "result": result}), file=out, flush=True)
     return 1 if failed else 0
+
+
+def groups(points: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """What is measured together: speeds that differ by their steps alone, which take turns; and all
+    else by itself.
+
+    Of other spans other kernels are recorded, and of all spans together too many to be kept.
+    """
+    found: dict[str, list[dict[str, Any]]] = {}
+    for point in points:
+        others = {key: value for key, value in point["options"].items() if key != "steps"}
+        speed = point["kind"] == "speed"
+        key = json.dumps([point["split"], others]) if speed else point["name"]
+        found.setdefault(key, []).append(point)
+    return list(found.values())
 
 
 def _load(job: dict[str, Any], sentences: dict[str, list[Sentence]], device: str) -> Loaded:
@@ -78,47 +92,47 @@ def _load(job: dict[str, Any], sentences: dict[str, list[Sentence]], device: str
 
 
 def measure(
-    loaded: Loaded, point: dict[str, Any], sentences: Sequence[Sentence], turns: int
-) -> dict[str, Any]:
-    """turns: of a speed."""
-    ner, options = loaded.ner, point["options"]
-    if point["kind"] == "speed":
-        return speed(loaded, sentences, options, turns)
-    if point["kind"] == "trajectory":
-        return trajectory(ner, options)
+    loaded: Loaded, points: Sequence[dict[str, Any]], sentences: Sequence[Sentence]
+) -> list[dict[str, Any]]:
+    """The results of a group of points."""
+    ner, options = loaded.ner, points[0]["options"]
+    if points[0]["kind"] == "speed":
+        return speeds(loaded, sentences, [point["options"] for point in points])
+    if points[0]["kind"] == "trajectory":
+        return [trajectory(ner, options)]
     check_labels(sentences, ner.labels)
     found = ner.predict_sentences(sentences, **options)
     report = compare(pair_up(sentences, found)).to_dict()
     # By type only where the model is as it was trained, not at every point of a curve.
     names = ("sentences", "micro") if options else ("sentences", "micro", "per_type")
-    return {name: report[name] for name in names}
+    return [{name: report[name] for name in names}]
 
 
-def speed(
-    loaded: Loaded, sentences: Sequence[Sentence], options: dict[str, Any], turns: int
-) -> dict[str, Any]:
+def speeds(
+    loaded: Loaded, sentences: Sequence[Sentence], options: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
     """Sentences a second from words to entities, the median of several turns."""
     busy = machine.load()
-    device = loaded.subject.device
-    chosen = _enough(loaded, sentences, options)
-    task = loaded.words_task(chosen, options)
-    seconds = [timed(task, device) for _ in range(turns)]
-    summary = Summary.of([len(chosen) / taken for taken in seconds])
-    return {
-        "sentences": len(chosen),
-        "turns": turns,
-        "sentences_per_second": {k: getattr(summary, k) for k in ("median", "low", "high")},
-        "load": busy,
-    }
+    turns = TURNS if len(options) > 1 else ALONE
+    chosen = _enough(loaded, sentences, options[0])
+    tasks = {number: loaded.words_task(chosen, one) for number, one in enumerate(options)}
+    seconds = interleave(tasks, turns, loaded.subject.device, lambda *_: None, "speed")
+    summaries = [Summary.of([len(chosen) / taken for taken in one]) for one in seconds.values()]
+    return [
+        {
+            "sentences": len(chosen),
+            "turns": turns,
+            "sentences_per_second": {k: getattr(summary, k) for k in ("median", "low", "high")},
+            "load": busy,
+        }
+        for summary in summaries
+    ]
 
 
 def _enough(
     loaded: Loaded, sentences: Sequence[Sentence], options: dict[str, Any]
 ) -> list[Sentence]:
-    """An even sample, or the corpus several times, so that a turn is long enough to time.
-
-    What was tried last are turns of it that do not count: memory and kernels are made in them.
-    """
+    """An even sample, or the corpus several times, so that a turn is long enough to time."""
     device = loaded.subject.device
     batch = loaded.ner.settings.inference.batch_size
     count = BATCHES * batch if device.startswith("cuda") else min(len(sentences), batch)
