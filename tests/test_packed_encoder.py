@@ -16,6 +16,8 @@ from torch.nn import functional as F
 
 from diffusionner import DiffusionNER, formats
 from diffusionner.batching import Batch, EncodedCorpus
+from diffusionner.bench.subjects import Subject
+from diffusionner.bench.throughput import Loaded, encoder_task
 from diffusionner.inference.encoding import PackedTransformer, can_pack
 from diffusionner.inference.torch_engine import Lane, TorchEngine
 from diffusionner.methods import network_class
@@ -106,6 +108,17 @@ def test_a_rival_is_recorded_as_far_as_its_encoder_goes(encoder_folder, tmp_path
     for _ in range(3):
         assert_same(packed.predict_tokens(WORDS[:40], batch_size=8), expected)
     assert engine.lanes[0].recordings and engine.lanes[0].graphs is None
+
+
+def test_the_bench_measures_the_encoder_that_runs(encoder_folder, tmp_path, on_a_cpu):
+    subject = Subject("tiny", trained(encoder_folder, tmp_path), "cpu")
+    loaded = Loaded(subject, "float32", subject.load())
+    again = Again()
+    loaded.ner.engine.transformer = PackedTransformer(loaded.ner.encoder, again)
+    run = encoder_task(loaded, SENTENCES[:40], batch_size=8)
+    for _ in range(3):
+        run()
+    assert again.replays > again.recordings > 0
 
 
 def test_a_cpu_pads(encoder_folder, tmp_path):

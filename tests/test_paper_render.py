@@ -16,7 +16,7 @@ from papers import jobs, sources, write_records
 from diffusionner.errors import DataError
 from diffusionner.paper import plots, published, render
 from diffusionner.paper.corpora import METHODS
-from diffusionner.paper.records import Records, path_of, read, write
+from diffusionner.paper.records import Record, Records, path_of, read, write
 from diffusionner.paper.tables import (
     DEV,
     NOISY,
@@ -24,6 +24,7 @@ from diffusionner.paper.tables import (
     SPEED,
     TABLES,
     TEST,
+    Variant,
     find,
     point,
     shape_point,
@@ -131,6 +132,17 @@ def test_speed_up_is_against_the_autoregressive_rival(output):
     ]
     fast = shapes["diffusion"].speed(shape_point(10))
     assert float(cell["mean"]) == pytest.approx(fast / slow, rel=1e-4)
+
+
+def test_speeds_of_another_version_are_not_compared(output):
+    (record,) = Records.load(output).select("genia", "crf", Variant(), shape="bert-large")
+    write(output, Record(record.id, {**record.values, "commit": "def5678"}))
+    render.write([TABLES["efficiency"]], output)
+    found = cells(output / "efficiency.csv")
+    section, other = "Shape of bert-large, random weights", "tagging (CRF), timed by def5678"
+    assert float(found[section, other, "sentences/s"]["mean"]) > 0
+    assert (section, other, "speed-up") not in found
+    assert (section, "DiffusionNER, γ = 5", "speed-up") in found
 
 
 SPEED_AT_5 = point("speed", steps=5)

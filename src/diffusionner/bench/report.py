@@ -88,7 +88,7 @@ def _throughput(record: dict[str, Any], console: Console) -> None:
         console,
         f"From words or text to entities; medians and extremes of {record['repeats']} turns, each "
         "of which starts with no word met before. The encoder alone: the pretrained transformer "
-        "on the very batches that words to entities has, already on the device. 100% of "
+        "on the very batches that words to entities has, run in the same way. 100% of "
         "it would mean that denoising, tokenising and all else cost nothing.",
     )
 

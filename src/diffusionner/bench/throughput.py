@@ -236,11 +236,11 @@ def paced_task(
 def encoder_task(
     loaded: Loaded, sentences: Sequence[Sentence], batch_size: int
 ) -> Callable[[], object]:
-    """The pretrained transformer alone on the batches that words to entities has, which are on the
-    device already.
+    """The pretrained transformer alone, as its engine runs it, on the batches of words to entities.
 
-    In bf16 its weights are, too: nothing is converted meanwhile. Of an exported model it is the
-    graph that runs once per sentence, which has the layers above the transformer in it.
+    They are on the device already, but for what an engine without padding has to make of them. In
+    bf16 its weights are: nothing is converted meanwhile. Of an exported model it is the graph that
+    runs once per sentence, which has the layers above the transformer in it.
     """
     batches = _batches(loaded.ner, sentences, batch_size)
     engine = loaded.ner.engine
@@ -248,6 +248,9 @@ def encoder_task(
         feeds = [encoder_inputs(batch) for batch in batches]
         # As many at a time as the engine itself runs.
         return lambda: list(engine.workers.map(engine.encoder.run, feeds))
+    assert isinstance(engine, TorchEngine)
+    if (packed := engine.transformer) is not None:
+        return torch.inference_mode()(lambda: [packed.subwords(batch) for batch in batches])
     device = torch.device(loaded.subject.device)
     transformer = loaded.network.encoder.transformer
     # Nothing else of a batch: what lies there counts as memory of inference.

@@ -36,6 +36,7 @@ def can_pack(encoder: SentenceEncoder) -> bool:
     head = transformer.config.hidden_size // transformer.config.num_attention_heads
     return (
         weight.is_cuda
+        and torch.backends.cuda.is_flash_attention_available()
         and weight.dtype in (torch.bfloat16, torch.float16)
         and torch.cuda.get_device_capability(weight.device) >= (8, 0)
         and head % 8 == 0
@@ -71,17 +72,19 @@ class PackedTransformer:
 
     def __call__(self, batch: Batch[np.ndarray]) -> Tensor:
         """Word states [B, M, size]"""
-        real = batch.attention.astype(bool)
-        sizes = real.sum(1)
-        boundaries = np.concatenate([[0], np.cumsum(sizes)])  # [B + 1]
-        ids = batch.subwords[real]
-        states = self._states(ids, boundaries, int(sizes.max()))
+        states, boundaries = self.subwords(batch)
         values = [batch.first, batch.word_of, boundaries[:-1]]
         first, word_of, starts = to_device(values, self.device)
         return pool_subwords(states, first, word_of, self.pooling, starts)
 
+    def subwords(self, batch: Batch[np.ndarray]) -> tuple[Tensor, np.ndarray]:
+        """Subword states [T, size], until the next batch; [B + 1] where each sentence begins."""
+        real = batch.attention.astype(bool)
+        sizes = real.sum(1)
+        boundaries = np.concatenate([[0], np.cumsum(sizes)])
+        return self._states(batch.subwords[real], boundaries, int(sizes.max())), boundaries
+
     def _states(self, ids: np.ndarray, boundaries: np.ndarray, longest: int) -> Tensor:
-        """[T, size]"""
         total, sentences = len(ids), len(boundaries) - 1
         # Sentences that are none have no subword.
         more = (1 << (sentences - 1).bit_length()) - sentences

@@ -113,7 +113,7 @@ def efficiency(table: Table, shown: Shown) -> Sheet:
         f"{SHORT_EPOCHS} epochs. Rows of DiffusionNER start from candidates as the presets do, or "
         f"from noise with {PAPER_START['spans']} spans as in the paper. Random weights have real "
         "speed but no entities: the autoregressive decoder then generates as many as a sentence "
-        "has.",
+        "has. Only what the same version of the program timed is compared.",
         *said,
     ]
     return Sheet(text, grids)
@@ -235,9 +235,10 @@ def _efficiency_row(
     shown: Shown, corpus: str, title: str, method: str, scored: Point, timed: Point
 ) -> Row:
     runs = shown.runs(corpus, method, TIMED, [timed])
+    slow = shown.runs(corpus, SEQUENTIAL, TIMED, [SPEED])
     size, speed, turns = _timed_cells(runs, timed)
-    times = _speed_up(shown, corpus, speed)
-    return Row(title, (size, shown.f1(corpus, scored, method), speed, turns, times))
+    cells = (size, shown.f1(corpus, scored, method), speed, turns, _times(runs, timed, slow))
+    return Row(_dated(title, runs, slow), cells)
 
 
 def _timed_cells(runs: list[Record], timed: Point) -> tuple[Cell, Cell, Cell]:
@@ -250,16 +251,33 @@ def _timed_cells(runs: list[Record], timed: Point) -> tuple[Cell, Cell, Cell]:
     )
 
 
-def _speed_up(shown: Shown, corpus: str, speed: Cell) -> Cell:
-    slow = shown.speed(corpus, SPEED, SEQUENTIAL).mean
-    return Cell() if slow is None or speed.mean is None else Cell((speed.mean / slow,))
+def _times(runs: list[Record], timed: Point, slow: list[Record]) -> Cell:
+    """How many times as fast as the autoregressive rival, if timed by the same version."""
+    if not runs or not slow or _versions(runs) != _versions(slow):
+        return Cell()
+    speed, least = (
+        Cell.of(run.speed(one) for run in found).mean
+        for found, one in ((runs, timed), (slow, SPEED))
+    )
+    return Cell() if speed is None or not least else Cell((speed / least,))
+
+
+def _versions(runs: list[Record]) -> set[str]:
+    return {run.version for run in runs}
+
+
+def _dated(title: str, runs: list[Record], slow: list[Record]) -> str:
+    """With the version that timed it, where the autoregressive rival was timed by another."""
+    others = _versions(runs) - _versions(slow)
+    return f"{title}, timed by {', '.join(sorted(others))}" if others and slow else title
 
 
 def _faster(shown: Shown, corpus: str) -> list[str]:
     """The claim that is made for γ = 5, in words."""
     said = []
-    for title, _, _, timed in efficiency_points():
-        times = _speed_up(shown, corpus, shown.speed(corpus, timed)).mean
+    slow = shown.runs(corpus, SEQUENTIAL, TIMED, [SPEED])
+    for title, method, _, timed in efficiency_points():
+        times = _times(shown.runs(corpus, method, TIMED, [timed]), timed, slow).mean
         if times is not None and "γ = 5" in title:
             said.append(
                 f"{CORPORA[corpus].title}: {title}: {times:.1f} times as fast as the "
@@ -269,22 +287,17 @@ def _faster(shown: Shown, corpus: str) -> list[str]:
 
 
 def _shape_rows(shown: Shown) -> list[Row]:
-    slow = _shape_cells(shown, SEQUENTIAL, None)[1].mean
+    slow = shown.runs("genia", SEQUENTIAL, points=[SPEED], shape=SHAPE)
     rows = []
     for method, title in sorted(METHOD_TITLES, key=lambda one: one[0] == MAIN_METHOD):
         gammas: tuple[int | None, ...] = TABLE_GAMMAS if method == MAIN_METHOD else (None,)
         for gamma in gammas:
-            cells = _shape_cells(shown, method, gamma)
-            speed = cells[1].mean
-            times = Cell() if not slow or speed is None else Cell((speed / slow,))
+            timed = shape_point(gamma)
+            runs = shown.runs("genia", method, points=[timed], shape=SHAPE)
             name = title if gamma is None else f"{title}, γ = {gamma}"
-            rows.append(Row(name, (*cells, times)))
+            cells = (*_timed_cells(runs, timed), _times(runs, timed, slow))
+            rows.append(Row(_dated(name, runs, slow), cells))
     return rows
-
-
-def _shape_cells(shown: Shown, method: str, gamma: int | None) -> tuple[Cell, Cell, Cell]:
-    timed = shape_point(gamma)
-    return _timed_cells(shown.runs("genia", method, points=[timed], shape=SHAPE), timed)
 
 
 def _published_efficiency(columns: tuple[tuple[str, Unit], ...]) -> Grid:

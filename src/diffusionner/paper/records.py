@@ -64,6 +64,11 @@ class Record:
         found = self.values["points"][point.name]["sentences_per_second"]
         return f"{found['low']:.0f} to {found['high']:.0f}"
 
+    @property
+    def version(self) -> str:
+        """Of the program: the commit, where it is known."""
+        return str(self.values["commit"] or self.values["version"])
+
     @cached_property
     def settings(self) -> dict[str, Any]:
         """As `section.key`."""

@@ -127,7 +127,7 @@ def _run_row(group: list[Record]) -> Row:
     elif first["encoder"]["stands_for"] != CORPORA[first["corpus"]].encoder:
         changed.append(first["encoder"]["name"])
     title = ", ".join([CORPORA[first["corpus"]].title, METHODS[first["method"]].title, *changed])
-    commits = dict.fromkeys(str(one.values["commit"] or one.values["version"]) for one in group)
+    versions = dict.fromkeys(one.version for one in group)
     machine = first.get("machine") or {}
     frozen = training["frozen_epochs"]
     trained = not first["shape"]
@@ -139,7 +139,7 @@ def _run_row(group: list[Record]) -> Row:
         f"{training['encoder_learning_rate']:g}, {training['learning_rate']:g}",
         f"{first['data']['train']['sentences']:,}",
         f"{group[0].parameters / 1e6:.1f}M" if group[0].parameters else "",
-        ", ".join(commits),
+        ", ".join(versions),
         str(machine.get("gpu") or machine.get("processor") or ""),
     )
     shown = texts if trained else (*texts[:2], "", "", "", *texts[5:])
