@@ -120,7 +120,7 @@ def lines(data: Mapping[str, Any]) -> Figure:
     figure, charts = _figure(len(panels), min(data["columns"], len(panels)))
     for chart, panel in zip(charts, panels, strict=True):
         for number, one in enumerate(panel["series"]):
-            _line(chart, one, styles[one["name"]], below=number % 2 == 1)
+            _line(chart, one, styles[one["name"]], below=number % 2 == 0)
         chart.set(title=panel["title"], xlabel=panel["xlabel"], ylabel=panel["ylabel"])
         chart.grid(alpha=0.3)
         if panel.get("log"):
@@ -153,13 +153,15 @@ def _line(chart: Axes, one: Mapping[str, Any], style: Mapping[str, Any], below: 
             high = [a + b for a, b in zip(y, spread, strict=True)]
             chart.fill_between(x, low, high, color=style["color"], alpha=0.15)
     for i in points if "labels" in one else ():
-        place = (one["x"][i], one["y"][i])
+        end = (one["sd"][i] or 0.0) if "sd" in one else 0.0  # of the bar
         chart.annotate(
             one["labels"][i],
-            place,
-            (4, -11 if below else 5),
+            (one["x"][i], one["y"][i] + (-end if below else end)),
+            (0, -3 if below else 3),
             textcoords="offset points",
-            fontsize=8,
+            ha="center",
+            va="top" if below else "bottom",
+            fontsize=7,
             color=style["color"],
         )
 
