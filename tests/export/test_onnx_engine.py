@@ -18,6 +18,7 @@ from models import LABELS, assert_same
 from diffusionner import DiffusionNER, Entity, formats
 from diffusionner.batching import EncodedCorpus
 from diffusionner.corpus import Sentence
+from diffusionner.diffusion.span_counts import NO_SPAN
 from diffusionner.export import export
 from diffusionner.inference import onnx_engine
 from diffusionner.inference.onnx_engine import OnnxEngine
@@ -59,7 +60,7 @@ def test_every_span_becomes_the_same(pair, sentences, chosen, average):
     for one, other in zip(found.swapaxes(0, 1), expected.swapaxes(0, 1), strict=True):
         assert np.array_equal(one[slots][:, :3], other[slots][:, :3])
         assert np.allclose(one[slots], other[slots], atol=1e-4)
-        assert (one[~slots][:, 3] == -1).all()
+        assert (one[~slots][:, 3] == NO_SPAN).all()
 
 
 def test_the_same_from_given_spans(pair, sentences, docs):
@@ -119,7 +120,7 @@ def test_parts_of_a_batch(pair, sentences, monkeypatch):
             found = ner.engine.find(batch, inference, slots, start)()
             assert found.shape == table.shape and (found[..., 3] >= 0).any()
             assert np.allclose(found[:, 0][slots], table[:, 0][slots], atol=1e-4)
-            assert (found[:, 0][~slots][:, 3] == -1).all()
+            assert (found[:, 0][~slots][:, 3] == NO_SPAN).all()
 
 
 def test_words_without_characters(pair):

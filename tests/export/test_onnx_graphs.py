@@ -16,6 +16,7 @@ from diffusionner import export as exporting
 from diffusionner.batching import EncodedCorpus
 from diffusionner.corpus import Sentence
 from diffusionner.diffusion import gaussian_noise
+from diffusionner.diffusion.span_counts import NO_SPAN
 from diffusionner.export import export
 from diffusionner.export.graphs import INPUTS, DenoiserGraph, EncoderGraph, for_graphs
 from diffusionner.inference.onnx_engine import encoder_inputs
@@ -63,7 +64,7 @@ def test_graphs_are_the_network(encoder_folder, sentences, changes):
     expected = read_out(prediction, slots, sentence.initial)
     assert torch.equal(table[..., :3], expected[..., :3])
     assert torch.allclose(table, expected, atol=1e-4)
-    assert (table[..., 3] >= 0).any() and (table[~slots][:, 3] == -2).all()
+    assert (table[..., 3] >= 0).any() and (table[~slots][:, 3] == NO_SPAN).all()
     left, right = prediction.left.argmax(-1), prediction.right.argmax(-1)
     kept = torch.stack([left, torch.maximum(left, right)], -1)
     assert torch.equal(x0, network.coordinates.encode(kept, batch.lengths[:, None]))

@@ -10,6 +10,7 @@ AUTO = "auto"
 LEAST, MOST = 12, 150
 LEAST_SCORE = -4.0  # of a candidate: entities have more than zero
 LOWEST = -1e4  # the score of what cannot be, such as what is no span of the sentence
+NO_ENTITY, NO_SPAN = -1.0, -2.0  # totals: of a span that is none, of a slot without a span
 
 
 def span_counts(words: np.ndarray, spans: int | str, start: str) -> np.ndarray:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from diffusionner.batching import round_up
-from diffusionner.model.decoder import NO_ENTITY
+from diffusionner.diffusion.span_counts import NO_ENTITY
 
 STEP = 8  # spans come in multiples of this, for few shapes
 

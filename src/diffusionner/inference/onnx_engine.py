@@ -23,7 +23,7 @@ from diffusionner.diffusion import (
     span_noise,
     timestep_sequence,
 )
-from diffusionner.diffusion.span_counts import AUTO, LOWEST, likely
+from diffusionner.diffusion.span_counts import AUTO, LOWEST, NO_SPAN, likely
 from diffusionner.errors import CheckpointError
 from diffusionner.model_folder import DENOISER_FILE, ENCODER_FILE, read_config
 from diffusionner.settings import InferenceSettings, Settings
@@ -81,7 +81,7 @@ class OnnxEngine:
 
         def table() -> np.ndarray:
             steps = settings.steps if settings.average_steps else 1
-            joined = np.full((count, steps, spans, 5), -1.0, dtype=np.float32)
+            joined = np.full((count, steps, spans, 5), NO_SPAN, dtype=np.float32)
             for rows, part in zip(parts, running, strict=True):
                 found = part.result()
                 joined[rows, :, : found.shape[2]] = found

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from diffusionner.diffusion.span_counts import NO_ENTITY, NO_SPAN
 from diffusionner.errors import SettingsError
 from diffusionner.model.encoder import SentenceEncoding
 from diffusionner.model.initializer import Initial, Initializer
 from diffusionner.model.pointer import pointer_scores
 from diffusionner.settings import DecoderSettings
 
-NO_ENTITY = -1.0  # total of a span that is none; of a slot without a span it is less
 CLASSIFIER = "classifier.3."  # the last layer of a span decoder: its weights are of the types
 
 
@@ -362,5 +362,5 @@ def read_out(prediction: Prediction, slots: Tensor, initial: Initial | None) -> 
         if initial is not None:
             total = (total + 3 * initial.spans.flatten(1).gather(1, cells).sigmoid()) / 2
     valid = (kind < types.shape[-1] - 1) & (left <= right) & slots
-    total = torch.where(valid, total, NO_ENTITY - 1.0 + slots.float())
+    total = torch.where(valid, total, NO_SPAN + (NO_ENTITY - NO_SPAN) * slots.float())
     return torch.stack([left.float(), right.float(), kind.float(), total, type_p], -1)
