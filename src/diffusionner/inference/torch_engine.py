@@ -137,9 +137,9 @@ class TorchEngine:
             return self._launch(batch, settings, slots, given, start)
         expected = self.enough.expected(slots)
         wait = self._launch(batch, settings, slots[:, :expected])
-        return partial(self._enough, self.enough, wait, expected, batch, settings, slots)
+        return partial(self._with_enough, self.enough, wait, expected, batch, settings, slots)
 
-    def _enough(
+    def _with_enough(
         self,
         enough: EnoughSpans,
         wait: Callable[[], np.ndarray],
@@ -162,6 +162,7 @@ class TorchEngine:
         given: np.ndarray | None = None,
         start: int | None = None,
     ) -> Callable[[], np.ndarray]:
+        """As `find`, with the spans that slots say."""
         network = self.running
         device = next(network.parameters()).device
         was_training = network.training
@@ -189,10 +190,8 @@ class TorchEngine:
     @property
     def recordings(self) -> int:
         """How many there are."""
-        packed = self.transformer
-        return sum(lane.recordings for lane in self.lanes) + len(
-            packed.recordings if packed else ()
-        )
+        of_lanes = sum(lane.recordings for lane in self.lanes)
+        return of_lanes + (0 if self.transformer is None else len(self.transformer.recordings))
 
     def _forget(self) -> None:
         """Run without recordings from now on: they hold memory."""
