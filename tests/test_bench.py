@@ -262,12 +262,15 @@ def test_measurements_take_turns_and_the_first_is_not_counted() -> None:
     assert told[-1] == ("here", 8, 8)
 
 
-def test_on_a_gpu_two_turns_are_not_counted(monkeypatch) -> None:
+def test_on_a_gpu_more_turns_are_not_counted(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     called: list[int] = []
     tasks = {"a": lambda: called.append(1)}
     assert len(interleave(tasks, 3, "cuda:0", lambda *words: None, "here")["a"]) == 3
-    assert len(called) == 5
+    assert len(called) == 7
+    called.clear()
+    interleave(tasks, 3, "cuda:0", lambda *words: None, "here", uncounted=1)
+    assert len(called) == 4, "where they were run before"
 
 
 def test_summary_and_percentiles() -> None:

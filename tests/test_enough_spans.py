@@ -79,7 +79,8 @@ def test_too_few_run_again_with_all(models):
     wrong = guessing.engine.enough.expected(slots(40))
     assert wrong == 8
     assert_same(guessing.predict_tokens(WORDS, **OPTIONS), expected)
-    assert max(guessing.engine.enough.needed.values()) >= 8, "some needed more"
+    needed = guessing.engine.enough.needed
+    assert max(needed.values()) > 16, "what it learns is how many there were, not that 8 are few"
 
 
 @pytest.mark.parametrize("options", [{"spans": 5}, {"start": "noise"}])

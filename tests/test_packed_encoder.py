@@ -33,13 +33,16 @@ on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="flash attenti
 def attend_by_mask(
     boundaries: Tensor, longest: int, query: Tensor, key: Tensor, value: Tensor
 ) -> Tensor:
-    """Stands for flash attention: the same with a mask over all sentences."""
+    """Stands for flash attention: the same with a mask over all sentences, and nothing sensible
+    behind the last of them."""
     assert boundaries.dtype == torch.int32 and longest >= boundaries.diff().max()
     place = torch.arange(len(query), dtype=torch.int32)
     sentence = torch.searchsorted(boundaries, place, right=True)
-    heads_first = (x.transpose(0, 1)[None] for x in (query, key, value))
+    behind = (place >= boundaries[-1])[:, None, None]
+    parts = (x.masked_fill(behind, 0.0).transpose(0, 1)[None] for x in (query, key, value))
     mask = sentence[:, None] == sentence
-    return F.scaled_dot_product_attention(*heads_first, attn_mask=mask)[0].transpose(0, 1)
+    attended = F.scaled_dot_product_attention(*parts, attn_mask=mask)[0].transpose(0, 1)
+    return attended.masked_fill(behind, torch.nan)
 
 
 @pytest.fixture
@@ -140,6 +143,7 @@ def test_a_gpu_finds_the_same_words(graphed):
                 tensors = to_tensors(batch, torch.device("cuda"))
                 real = torch.arange(batch.first.shape[1]).cuda() < tensors.lengths[:, None]
                 expected, found = encoder.pooled(tensors)[real], packed(batch)[real]
-                difference = (found - expected).float().abs().mean()
-                assert difference < 0.02 * expected.float().std()
+                difference = (found - expected).float().abs().mean(-1)  # of each word
+                assert difference.max() < 0.1 * expected.float().std()
+                assert difference.mean() < 0.02 * expected.float().std()
     assert bool(len(packed.recordings)) == graphed

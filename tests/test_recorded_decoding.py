@@ -1,4 +1,4 @@
-"""Recordings of what follows the encoder: the logic anywhere, CUDA graphs themselves on a GPU."""
+"""Recordings of what follows the transformer: the logic anywhere, CUDA graphs on a GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from diffusionner import DiffusionNER, formats
 from diffusionner.bench import agreement
 from diffusionner.bench.subjects import Subject
 from diffusionner.corpus import Sentence
-from diffusionner.inference import recording
+from diffusionner.inference import recording, torch_engine
 from diffusionner.inference.recording import Shape, padded_count
 from diffusionner.inference.torch_engine import LANES, Lane, TorchEngine
 
@@ -273,6 +273,21 @@ def test_a_full_gpu_runs_without_recordings(encoder_folder, tmp_path: Path, monk
     for _ in range(2):
         ner.predict_tokens(WORDS[:20], batch_size=20, spans=7)
     assert any(recordings(ner)), "a failed recording does no harm to later ones"
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_streams_do_not_disturb_each_other(monkeypatch):
+    """As it is by default: packed, recorded, in 16 bits, with as many spans as candidates need."""
+    found = []
+    for lanes in (1, 2):
+        monkeypatch.setattr(torch_engine, "LANES", lanes)
+        ner = DiffusionNER.from_pretrained("bio", "cuda")
+        assert ner.engine.transformer is not None and ner.engine.enough is not None
+        found.append([ner.predict_tokens(WORDS * 10, batch_size=64, steps=3) for _ in range(6)][-1])
+        assert ner.engine.recordings
+    assert sum(map(len, found[0])) > 100
+    assert_same(*found)
 
 
 @pytest.mark.gpu

@@ -21,7 +21,6 @@ from diffusionner.bench.timing import (
     percentile,
     synchronise,
     timed,
-    uncounted_turns,
 )
 from diffusionner.corpus import Sentence
 from diffusionner.inference.engine import Engine
@@ -33,6 +32,7 @@ from diffusionner.model.base import Network
 from diffusionner.model.tensors import to_device
 from diffusionner.settings import DENOISING, InferenceSettings
 
+MOST_UNCOUNTED = 8  # turns until all is recorded
 ENCODER, WORDS, TEXT = "encoder alone", "words to entities", "text to entities"
 
 
@@ -144,12 +144,21 @@ def sample_size(loaded: Loaded, sentences: Sequence[Sentence], axes: Axes, secon
     while True:
         chosen = sample.draw(sentences, count)
         run = loaded.words_task(chosen, {**options, "batch_size": axes.base_batch_size})
-        for _ in range(uncounted_turns(loaded.subject.device)):
-            timed(run, loaded.subject.device)
-        taken = timed(run, loaded.subject.device)
+        taken = settle(loaded, run)
         if taken > seconds / 4 or count > 1_000_000:
             return max(axes.base_batch_size, round(len(chosen) * seconds / taken))
         count *= 4
+
+
+def settle(loaded: Loaded, task: Callable[[], object]) -> float:
+    """Run it until nothing is recorded any more, a few times at most; seconds of the last time."""
+    engine, recorded = loaded.ner.engine, -1
+    for _ in range(MOST_UNCOUNTED):
+        taken = timed(task, loaded.subject.device)
+        before, recorded = recorded, getattr(engine, "recordings", 0)
+        if recorded == before:
+            break
+    return taken
 
 
 def measure(
@@ -238,9 +247,9 @@ def encoder_task(
 ) -> Callable[[], object]:
     """The pretrained transformer alone, as its engine runs it, on the batches of words to entities.
 
-    They are on the device already, but for what an engine without padding has to make of them. In
-    bf16 its weights are: nothing is converted meanwhile. Of an exported model it is the graph that
-    runs once per sentence, which has the layers above the transformer in it.
+    They are on the device already, where its weights are in bf16: nothing is converted meanwhile.
+    Only an engine without padding still packs and moves them. Of an exported model it is the graph
+    that runs once per sentence, which has the layers above the transformer in it.
     """
     batches = _batches(loaded.ner, sentences, batch_size)
     engine = loaded.ner.engine
@@ -249,8 +258,8 @@ def encoder_task(
         # As many at a time as the engine itself runs.
         return lambda: list(engine.workers.map(engine.encoder.run, feeds))
     assert isinstance(engine, TorchEngine)
-    if (packed := engine.transformer) is not None:
-        return torch.inference_mode()(lambda: [packed.subwords(batch) for batch in batches])
+    if engine.transformer is not None:
+        return lambda: engine.encode(batches)
     device = torch.device(loaded.subject.device)
     transformer = loaded.network.encoder.transformer
     # Nothing else of a batch: what lies there counts as memory of inference.

@@ -49,21 +49,26 @@ def timed(task: Callable[[], object], device: str) -> float:
 def uncounted_turns(device: str) -> int:
     """How many to take before any counts: memory, kernels and recordings are made in them.
 
-    On a GPU one is not enough: memory of the device and of the host is still being reserved in the
-    second.
+    On a GPU the first says how many spans are needed, the second meets their shapes, which the next
+    two record, each on a stream of its own.
     """
-    return 2 if device.startswith("cuda") else 1
+    return 4 if device.startswith("cuda") else 1
 
 
 def interleave(
-    tasks: Mapping[Key, Callable[[], object]], repeats: int, device: str, tell: Tell, what: str
+    tasks: Mapping[Key, Callable[[], object]],
+    repeats: int,
+    device: str,
+    tell: Tell,
+    what: str,
+    uncounted: int | None = None,
 ) -> dict[Key, list[float]]:
     """Seconds of every task, `repeats` times, in turns: a machine that slows down slows all alike.
 
-    The first turns are not counted.
+    The first turns are not counted: as many as it takes, or fewer where that has been done.
     """
     seconds: dict[Key, list[float]] = {key: [] for key in tasks}
-    first = uncounted_turns(device)
+    first = uncounted_turns(device) if uncounted is None else uncounted
     done, total = 0, (first + repeats) * len(tasks)
     for turn in range(first + repeats):
         for key, task in tasks.items():

@@ -48,7 +48,7 @@ def bench(
     ] = None,
     cuda_graphs: Annotated[
         bool,
-        typer.Option(help="On a GPU, launch a denoising step as a whole, as the package does."),
+        typer.Option(help="On a GPU, launch encoder and steps as a whole, as the package does."),
     ] = True,
     device: options.Device = None,
     repeats: Annotated[int, typer.Option(help="Turns over all measurements.", min=1)] = 5,

@@ -20,7 +20,9 @@ def timestep_sequence(start: int, steps: int) -> list[int]:
     return [round(start * i / steps) for i in range(steps, -1, -1)]
 
 
-def ddim_weights(alpha_bar: float, alpha_bar_next: float, eta: float = 0.0) -> tuple[float, ...]:
+def ddim_weights(
+    alpha_bar: float, alpha_bar_next: float, eta: float = 0.0
+) -> tuple[float, float, float]:
     """What the next x is a sum of, at ᾱ_next: so much of x_0, of x at ᾱ, and of fresh noise."""
     variance = max(1 - alpha_bar, 1e-12)
     ratio = (1 - alpha_bar_next) / variance

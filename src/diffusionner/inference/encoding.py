@@ -11,6 +11,7 @@ from torch import Tensor
 
 from diffusionner.batching import Batch, round_up
 from diffusionner.inference.recording import (
+    WORDS,
     Recorder,
     Recordings,
     Replay,
@@ -23,8 +24,7 @@ from diffusionner.model.encoder import SentenceEncoder, SentenceEncoding, pool_s
 from diffusionner.model.tensors import pack, to_device, unpack
 
 TOTALS = 32  # sizes between a power of two and the next that subwords of a batch are padded to
-LONGEST = 128  # that the longest sentence is rounded up to: how far attention has to look
-WORDS = 16  # that words of a sentence are rounded up to
+LONGEST = 128  # the longest sentence is rounded up to a multiple: how far attention has to look
 
 
 def can_pack(encoder: SentenceEncoder) -> bool:
@@ -37,7 +37,7 @@ def can_pack(encoder: SentenceEncoder) -> bool:
     return (
         weight.is_cuda
         and torch.backends.cuda.is_flash_attention_available()
-        and weight.dtype in (torch.bfloat16, torch.float16)
+        and weight.dtype == torch.bfloat16
         and torch.cuda.get_device_capability(weight.device) >= (8, 0)
         and head % 8 == 0
         and head <= 256

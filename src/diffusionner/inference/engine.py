@@ -39,7 +39,8 @@ class Engine(Protocol):
         slots: [B, K] true where a sentence has a span; given: [B, K, 2] word indices (left,
         right), taken as the noisy spans of timestep `start`.
         What is returned waits for their end, so that the host can go on meanwhile. It gives what
-        each span was at the steps that count, [B, steps, K, 5] = left, right, type, total, P^c.
+        each span was at the steps that count, [B, steps, K, 5] = left, right, type, total, P^c; K
+        may be less, where no sentence of the batch needs all.
         The total of the three probabilities is below 0 where it is no entity: no-entity is
         likeliest, or right < left, or the sentence has no such span. A rival has one step, and its
         total is on the same scale; it starts from no spans, but one that generates can be told by

@@ -18,6 +18,7 @@ from diffusionner.batching import Batch, round_up
 from diffusionner.diffusion import ddim_weights
 from diffusionner.diffusion.span_counts import AUTO
 from diffusionner.inference.recording import (
+    WORDS,
     Recorder,
     Recordings,
     Replay,
@@ -31,9 +32,7 @@ from diffusionner.model.network import Beginning, DenoisingNetwork, noise_source
 from diffusionner.model.tensors import pack, to_device, unpack
 from diffusionner.settings import InferenceSettings
 
-# Words and spans of a batch are padded to multiples of these: few shapes, and little more to
-# compute, which is mostly done span by span.
-WORDS, SPANS = 16, 8
+SPANS = 8  # those of a batch are padded to multiples of this
 
 
 @dataclass

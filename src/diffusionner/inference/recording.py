@@ -19,6 +19,9 @@ from diffusionner.batching import round_up
 from diffusionner.model.streams import aside
 
 SIGHTINGS = 2  # a shape is recorded when it comes again: what is met once would not pay
+# Words of a sentence are padded to multiples of this: few shapes, and little more to compute, which
+# is mostly done span by span.
+WORDS = 16
 MOST = 128  # recordings that are kept; the one that was not used for longest goes
 
 Result = TypeVar("Result")
@@ -92,13 +95,13 @@ def padded_count(count: int, sizes: int = 8) -> int:
 class CudaRecorder:
     """CUDA graphs on the current GPU that share their memory."""
 
+    def __init__(self, side: torch.cuda.Stream) -> None:
+        """side: a stream to record on, on which nobody else is meanwhile."""
+        self.side = side
+
     @cached_property
     def pool(self) -> Any:
         return torch.cuda.graph_pool_handle()
-
-    @cached_property
-    def side(self) -> torch.cuda.Stream:
-        return torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def __call__(self, work: Callable[[], Result]) -> tuple[Result, Replay]:
         try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import threading
 from collections import Counter
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -81,10 +81,12 @@ class TorchEngine:
         # Recordings and streams, whose memory follows the order of launches, are for one at a time.
         self.launching = threading.Lock()
         if device is not None and device.startswith("cuda"):
-            self.lanes = _lanes(device, self.running, cuda_graphs)
+            # Torch has 32 streams for all that is in a process: one to record on must do.
+            side = torch.cuda.Stream(device) if cuda_graphs else None  # type: ignore[no-untyped-call]
+            self.lanes = _lanes(device, self.running, side)
             if can_pack(self.running.encoder):
-                recorder = CudaRecorder() if cuda_graphs else None
-                self.transformer = PackedTransformer(self.running.encoder, recorder)
+                record = None if side is None else CudaRecorder(side)
+                self.transformer = PackedTransformer(self.running.encoder, record)
 
     @property
     def subword_step(self) -> int:
@@ -150,9 +152,10 @@ class TorchEngine:
     ) -> np.ndarray:
         """What was found with so many spans, or with all that it may have if that was too few."""
         table = wait()
-        if enough.sufficed(table, slots, launched):
-            return table
-        return self._launch(batch, settings, slots)()
+        if not enough.sufficed(table, slots, launched):
+            table = self._launch(batch, settings, slots)()
+            enough.sufficed(table, slots, slots.shape[1])  # to remember how many it were
+        return table
 
     def _launch(
         self,
@@ -170,11 +173,8 @@ class TorchEngine:
             network.eval()
         mixed = self.borrowed and device.type == "cuda"
         autocast = torch.autocast(device.type, torch.bfloat16, enabled=mixed)
-        # Triton kernels and graphs are launched on the current GPU, wherever their tensors are.
-        current = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
-        alone = self.launching if device.type == "cuda" else nullcontext()
         try:
-            with torch.inference_mode(), autocast, current, alone:
+            with torch.inference_mode(), autocast, self._at_device():
                 try:
                     return self._find(batch, settings, slots, given, start)
                 except torch.OutOfMemoryError:
@@ -186,6 +186,24 @@ class TorchEngine:
         finally:
             if was_training:
                 network.train()
+
+    @contextmanager
+    def _at_device(self) -> Iterator[None]:
+        """One thread at a time; a CPU has room for many."""
+        device = next(self.running.parameters()).device
+        if device.type != "cuda":
+            yield
+            return
+        # Triton kernels and graphs are launched on the current GPU, wherever their tensors are.
+        with torch.cuda.device(device), self.launching:
+            yield
+
+    def encode(self, batches: Iterable[Batch[np.ndarray]]) -> None:
+        """The transformer alone, without padding."""
+        assert self.transformer is not None
+        with torch.inference_mode(), self._at_device():
+            for batch in batches:
+                self.transformer.subwords(batch)
 
     @property
     def recordings(self) -> int:
@@ -235,10 +253,11 @@ class TorchEngine:
         return self.running.encoder.contextualise(words, lengths, characters)
 
 
-def _lanes(device: str, network: Network, cuda_graphs: bool) -> list[Lane]:
+def _lanes(device: str, network: Network, side: torch.cuda.Stream | None) -> list[Lane]:
+    """side: where to record; None for nothing to be."""
     seen: Counter[Shape] = Counter()
     lanes = [
-        Lane.recorded(network, CudaRecorder(), seen) if cuda_graphs else Lane()
+        Lane() if side is None else Lane.recorded(network, CudaRecorder(side), seen)
         for _ in range(LANES)
     ]
     for lane in lanes:

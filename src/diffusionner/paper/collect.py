@@ -107,12 +107,12 @@ def _about(job: Job) -> dict[str, Any]:
         "data": job.data,
         "points": {},
         "version": __version__,
-        "commit": _commit(),
+        "commit": commit(),
         "date": now.isoformat(timespec="seconds"),
     }
 
 
-def _commit() -> str | None:
+def commit() -> str | None:
     """Of the code that runs: what the environment says, or where it is a clone."""
     if told := os.environ.get(COMMIT):
         return told

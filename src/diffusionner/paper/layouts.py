@@ -238,7 +238,7 @@ def _efficiency_row(
     slow = shown.runs(corpus, SEQUENTIAL, TIMED, [SPEED])
     size, speed, turns = _timed_cells(runs, timed)
     cells = (size, shown.f1(corpus, scored, method), speed, turns, _times(runs, timed, slow))
-    return Row(_dated(title, runs, slow), cells)
+    return Row(_dated(title, runs, timed, slow), cells)
 
 
 def _timed_cells(runs: list[Record], timed: Point) -> tuple[Cell, Cell, Cell]:
@@ -253,7 +253,7 @@ def _timed_cells(runs: list[Record], timed: Point) -> tuple[Cell, Cell, Cell]:
 
 def _times(runs: list[Record], timed: Point, slow: list[Record]) -> Cell:
     """How many times as fast as the autoregressive rival, if timed by the same version."""
-    if not runs or not slow or _versions(runs) != _versions(slow):
+    if not runs or not slow or len(_versions(runs, timed) | _versions(slow, SPEED)) > 1:
         return Cell()
     speed, least = (
         Cell.of(run.speed(one) for run in found).mean
@@ -262,14 +262,16 @@ def _times(runs: list[Record], timed: Point, slow: list[Record]) -> Cell:
     return Cell() if speed is None or not least else Cell((speed / least,))
 
 
-def _versions(runs: list[Record]) -> set[str]:
-    return {run.version for run in runs}
+def _versions(runs: list[Record], timed: Point) -> set[str]:
+    return {run.timed_by(timed) for run in runs}
 
 
-def _dated(title: str, runs: list[Record], slow: list[Record]) -> str:
+def _dated(title: str, runs: list[Record], timed: Point, slow: list[Record]) -> str:
     """With the version that timed it, where the autoregressive rival was timed by another."""
-    others = _versions(runs) - _versions(slow)
-    return f"{title}, timed by {', '.join(sorted(others))}" if others and slow else title
+    own = _versions(runs, timed)
+    if not own or not slow or own == _versions(slow, SPEED):
+        return title
+    return f"{title}, timed by {', '.join(sorted(own))}"
 
 
 def _faster(shown: Shown, corpus: str) -> list[str]:
@@ -296,7 +298,7 @@ def _shape_rows(shown: Shown) -> list[Row]:
             runs = shown.runs("genia", method, points=[timed], shape=SHAPE)
             name = title if gamma is None else f"{title}, γ = {gamma}"
             cells = (*_timed_cells(runs, timed), _times(runs, timed, slow))
-            rows.append(Row(_dated(name, runs, slow), cells))
+            rows.append(Row(_dated(name, runs, timed, slow), cells))
     return rows
 
 

@@ -66,8 +66,12 @@ class Record:
 
     @property
     def version(self) -> str:
-        """Of the program: the commit, where it is known."""
+        """Of the program that trained it: the commit, where it is known."""
         return str(self.values["commit"] or self.values["version"])
+
+    def timed_by(self, point: Point) -> str:
+        """The version that measured the speed; of early ones, that of the run."""
+        return str(self.values["points"][point.name].get("version") or self.version)
 
     @cached_property
     def settings(self) -> dict[str, Any]:

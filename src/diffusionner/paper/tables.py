@@ -184,8 +184,7 @@ WHOLE_RATE_VARIANTS = tuple(
     Variant(f"{encoder:g}, {5 * encoder:g}", tuple(learning_rates(encoder)))
     for encoder in RATES[1:]
 )
-WHOLE_TUNED = ("litbank", "conll03")
-WHOLE_TUNED_METHODS = ("crf", "biaffine", "autoregressive")
+WHOLE_TUNED = {"litbank": ("crf", "biaffine"), "conll03": ("crf", "biaffine", "autoregressive")}
 ABLATIONS = {
     "encoder": ENCODER_VARIANTS,
     "module": MODULE_VARIANTS,
@@ -237,7 +236,10 @@ TABLES = {
             "Learning rates",
             (
                 Need(TUNED, ALL, RATE_VARIANTS, (DEV,)),
-                Need(WHOLE_TUNED, WHOLE_TUNED_METHODS, WHOLE_RATE_VARIANTS, (DEV,)),
+                *(
+                    Need((corpus,), methods, WHOLE_RATE_VARIANTS, (DEV,))
+                    for corpus, methods in WHOLE_TUNED.items()
+                ),
             ),
         ),
         Table("convergence", "Convergence", (Need(STUDIED, ALL),)),

@@ -15,14 +15,15 @@ from typing import Any
 
 import torch
 
-from diffusionner import DiffusionNER, formats
+from diffusionner import DiffusionNER, __version__, formats
 from diffusionner.bench import machine, sample
 from diffusionner.bench.subjects import Subject
-from diffusionner.bench.throughput import Loaded
-from diffusionner.bench.timing import Summary, interleave, timed, uncounted_turns
+from diffusionner.bench.throughput import Loaded, settle
+from diffusionner.bench.timing import Summary, interleave
 from diffusionner.corpus import Sentence, check_labels
 from diffusionner.errors import DiffusionNERError
 from diffusionner.evaluation.scorer import compare, pair_up
+from diffusionner.paper.collect import commit
 from diffusionner.paper.tables import SENTENCE
 from diffusionner.settings import Settings
 
@@ -54,7 +55,8 @@ def main(path: Path) -> int:
             try:
                 results = measure(loaded, points, sentences[points[0]["split"]])
             except DiffusionNERError as error:
-                print(f"error: {points[0]['name']}: {error}", file=sys.stderr)
+                names = ", ".join(point["name"] for point in points)
+                print(f"error: {names}: {error}", file=sys.stderr)
                 failed += 1
                 continue
             for point, result in zip(points, results, strict=True):
@@ -112,11 +114,12 @@ def speeds(
     loaded: Loaded, sentences: Sequence[Sentence], options: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """Sentences a second from words to entities, the median of several turns."""
-    busy = machine.load()
+    busy, version = machine.load(), commit() or __version__
     turns = TURNS if len(options) > 1 else ALONE
     chosen = _enough(loaded, sentences, options[0])
     tasks = {number: loaded.words_task(chosen, one) for number, one in enumerate(options)}
-    seconds = interleave(tasks, turns, loaded.subject.device, lambda *_: None, "speed")
+    device = loaded.subject.device  # on which all is recorded by now, whatever the steps
+    seconds = interleave(tasks, turns, device, lambda *_: None, "speed", uncounted=1)
     summaries = [Summary.of([len(chosen) / taken for taken in one]) for one in seconds.values()]
     return [
         {
@@ -124,6 +127,7 @@ def speeds(
             "turns": turns,
             "sentences_per_second": {k: getattr(summary, k) for k in ("median", "low", "high")},
             "load": busy,
+            "version": version,
         }
         for summary in summaries
     ]
@@ -139,9 +143,7 @@ def _enough(
     while True:
         chosen = sample.draw(sentences, count)
         task = loaded.words_task(chosen, options)
-        for _ in range(uncounted_turns(device)):
-            timed(task, device)
-        taken = timed(task, device)
+        taken = settle(loaded, task)
         if taken >= SECONDS:
             return chosen
         count = round(len(chosen) * min(8.0, 1.3 * SECONDS / taken)) + 1
