@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from diffusionner import DiffusionNER, Entity
 from diffusionner.corpus import Sentence
 from diffusionner.errors import DataError, SettingsError
 from diffusionner.inference import reading
+from diffusionner.inference.predictor import batch_size
 from diffusionner.model.encoder import SentenceEncoder
 from diffusionner.settings import Settings
 
@@ -377,6 +379,15 @@ def test_given_spans_in_long_sentences(ner, nested_sentences):
 # --- Options ----------------------------------------------------------------------------------
 
 
+def test_a_device_that_is_given_batches_ahead_gets_larger_ones(ner):
+    sizes = []
+    for engine in (SimpleNamespace(ahead=0), SimpleNamespace(ahead=8)):
+        for given in ("auto", 5):
+            inference = ner.settings.with_inference({"batch_size": given}).inference
+            sizes.append(batch_size(engine, inference))
+    assert sizes == [32, 5, 256, 5]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -388,6 +399,8 @@ def test_given_spans_in_long_sentences(ner, nested_sentences):
         ({"spans": "many"}, "expected int"),
         ({"eta": -0.1}, "nearest valid value is 0"),
         ({"batch_size": 2.5}, "expected int"),
+        ({"batch_size": 0}, "nearest valid value is 1"),
+        ({"batch_size": "large"}, "expected int"),
     ],
 )
 def test_bad_options_are_errors_at_once(ner, options, message):

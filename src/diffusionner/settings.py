@@ -186,7 +186,9 @@ class InferenceSettings:
         "nested", "Keep nested but not crossing entities, only disjoint ones, or all."
     )
     seed: int = setting(0, "Seed of the initial noise.", 0, MAX_SEED)
-    batch_size: int = setting(32, "Sentences per batch.", 1)
+    batch_size: int | Literal["auto"] = setting(
+        "auto", "Sentences per batch; auto = 32, or 256 on a GPU.", 1
+    )
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from diffusionner.evaluation import model
 from diffusionner.evaluation.result import Resampling
 from diffusionner.evaluation.scorer import compare, pair_up
 from diffusionner.inference.pipeline import DiffusionNER
+from diffusionner.inference.predictor import batch_size
 
 STEPS = (1, 2, 5, 10)
 SPANS = ("auto", "10", "20", "60")
@@ -121,5 +122,5 @@ def _speed(ner: DiffusionNER, sentences: Sequence[Sentence], device: str, tell: 
     seconds = statistics.median(interleave(tasks, REPEATS, device, tell, "speed")["all"])
     cores = (time.process_time() - worked) / (time.perf_counter() - started)
     words = sum(len(sentence.words) for sentence in sentences)
-    batch_size = ner.settings.inference.batch_size
-    return Speed(len(sentences) / seconds, words / seconds, batch_size, cores)
+    size = batch_size(ner.engine, ner.settings.inference)
+    return Speed(len(sentences) / seconds, words / seconds, size, cores)

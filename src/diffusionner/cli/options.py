@@ -37,7 +37,9 @@ Phi = Annotated[
 ]
 Overlap = Annotated[str | None, typer.Option(help="nested, flat or all.  [default: the model's]")]
 Seed = Annotated[int | None, typer.Option(help="Seed of the noise.  [default: the model's]")]
-BatchSize = Annotated[int | None, typer.Option(help="Sentences per batch.")]
+BatchSize = Annotated[
+    str | None, typer.Option(help="Sentences per batch, or auto.  [default: the model's]")
+]
 Device = Annotated[
     str | None, typer.Option(help="cpu, cuda, cuda:1 ...  [default: a GPU if there is one]")
 ]
@@ -60,7 +62,7 @@ def inference_options(
     phi: float | None,
     overlap: str | None,
     seed: int | None,
-    batch_size: int | None,
+    batch_size: str | None,
 ) -> dict[str, Any]:
     """The options as inference settings; what was not given stays as the model has it."""
     return {

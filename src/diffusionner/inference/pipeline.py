@@ -19,7 +19,7 @@ from diffusionner.errors import CheckpointError, DataError, SettingsError, neare
 from diffusionner.inference.calibration import Calibration, Judge, load_calibration
 from diffusionner.inference.decoding import Found, to_spans
 from diffusionner.inference.engine import Engine
-from diffusionner.inference.predictor import Task, predict, predict_each
+from diffusionner.inference.predictor import Task, batch_size, predict, predict_each
 from diffusionner.inference.reading import Chunk, Item, Reader
 from diffusionner.inference.trajectory import Trajectory, trajectories
 from diffusionner.model_folder import DENOISER_FILE, ENCODER_FILE
@@ -300,7 +300,8 @@ class DiffusionNER:
         inference: InferenceSettings,
     ) -> Iterator[Entities]:
         """The next sentences are read and tokenised while a device runs over the last ones."""
-        reader = Reader(items, inference.batch_size, self.subwords, self.settings.encoder)
+        size = batch_size(self.engine, inference)
+        reader = Reader(items, size, self.subwords, self.settings.encoder)
         coming: list[Chunk] = []
         waiting: deque[Chunk] = deque()
 

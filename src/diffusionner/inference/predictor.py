@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from diffusionner.batching import EncodedCorpus
-from diffusionner.diffusion.span_counts import span_counts, span_slots
+from diffusionner.diffusion.span_counts import AUTO, span_counts, span_slots
 from diffusionner.inference.calibration import Judge
 from diffusionner.inference.decoding import Columns, Found, by_sentence, deduplicate
 from diffusionner.inference.engine import Engine
@@ -17,6 +17,17 @@ from diffusionner.settings import InferenceSettings
 
 Spans = Sequence[Sequence[tuple[int, int]]]
 Waiting = Callable[[], np.ndarray]
+
+
+# What `auto` is. On a GPU launching a batch takes as long for few sentences as for many.
+SENTENCES, SENTENCES_AHEAD = 32, 256
+
+
+def batch_size(engine: Engine, settings: InferenceSettings) -> int:
+    """Sentences of a batch."""
+    if settings.batch_size == AUTO:
+        return SENTENCES_AHEAD if engine.ahead else SENTENCES
+    return int(settings.batch_size)
 
 
 @dataclass
@@ -79,6 +90,7 @@ def predict_each(
     it need not wait. launched is called after a batch that was started, while the device is busy
     and the host is not; ended, with its windows, after each that is done.
     """
+    size = batch_size(engine, settings)
     running: deque[tuple[Task, np.ndarray, Waiting]] = deque()
     unfinished: deque[Task] = deque()
 
@@ -94,9 +106,7 @@ def predict_each(
             yield by_sentence(task.found, task.sentences, settings.overlap)
 
     for task in tasks:
-        batches = list(
-            task.corpus.sorted_batches(settings.batch_size, task.sentences, engine.subword_step)
-        )
+        batches = list(task.corpus.sorted_batches(size, task.sentences, engine.subword_step))
         task.left = len(batches)
         unfinished.append(task)
         for chosen in batches:

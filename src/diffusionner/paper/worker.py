@@ -23,6 +23,7 @@ from diffusionner.bench.timing import Summary, interleave
 from diffusionner.corpus import Sentence, check_labels
 from diffusionner.errors import DiffusionNERError
 from diffusionner.evaluation.scorer import compare, pair_up
+from diffusionner.inference.predictor import batch_size
 from diffusionner.paper.collect import commit
 from diffusionner.paper.tables import SENTENCE
 from diffusionner.settings import Settings
@@ -138,7 +139,7 @@ def _enough(
 ) -> list[Sentence]:
     """An even sample, or the corpus several times, so that a turn is long enough to time."""
     device = loaded.subject.device
-    batch = loaded.ner.settings.inference.batch_size
+    batch = batch_size(loaded.ner.engine, loaded.ner.settings.inference)
     count = BATCHES * batch if device.startswith("cuda") else min(len(sentences), batch)
     while True:
         chosen = sample.draw(sentences, count)
