@@ -126,9 +126,7 @@ class _Contextualised:
 class RecordedContext:
     """What follows the transformer in an encoder; all on one stream, by one thread at a time."""
 
-    def __init__(
-        self, encoder: SentenceEncoder, record: Recorder, seen: Counter[Shape] | None = None
-    ) -> None:
+    def __init__(self, encoder: SentenceEncoder, record: Recorder, seen: Counter[Shape]) -> None:
         """seen: as `Recordings` has it."""
         self.encoder = encoder
         self.record = record

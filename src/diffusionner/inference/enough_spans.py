@@ -12,8 +12,7 @@ import numpy as np
 
 from diffusionner.batching import round_up
 from diffusionner.diffusion.span_counts import NO_ENTITY
-
-STEP = 8  # spans come in multiples of this, for few shapes
+from diffusionner.inference.recording import SPANS
 
 
 class EnoughSpans:
@@ -23,15 +22,15 @@ class EnoughSpans:
     def expected(self, slots: np.ndarray) -> int:
         """For a batch with these slots [B, K]; all of them as long as no such batch was seen."""
         most = slots.shape[1]
-        needed = self.needed.get(round_up(most, STEP))
-        return most if needed is None else min(most, round_up(needed + 1, STEP))
+        needed = self.needed.get(round_up(most, SPANS))
+        return most if needed is None else min(most, round_up(needed + 1, SPANS))
 
     def sufficed(self, table: np.ndarray, slots: np.ndarray, launched: int) -> bool:
         """Whether these were enough for what was found, [B, steps, K, 5]; remembers how many were
         needed.
         """
         used = (table[:, 0, :, 3] >= NO_ENTITY).sum(1)
-        kind = round_up(slots.shape[1], STEP)
+        kind = round_up(slots.shape[1], SPANS)
         self.needed[kind] = max(self.needed.get(kind, 0), int(used.max()))
         cut = (used == launched) & (slots.sum(1) > launched)
         return not cut.any()

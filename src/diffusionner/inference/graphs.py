@@ -18,6 +18,7 @@ from diffusionner.batching import Batch, round_up
 from diffusionner.diffusion import ddim_weights
 from diffusionner.diffusion.span_counts import AUTO
 from diffusionner.inference.recording import (
+    SPANS,
     WORDS,
     Recorder,
     Recordings,
@@ -31,8 +32,6 @@ from diffusionner.model.encoder import SentenceEncoding
 from diffusionner.model.network import Beginning, DenoisingNetwork, noise_source
 from diffusionner.model.tensors import pack, to_device, unpack
 from diffusionner.settings import InferenceSettings
-
-SPANS = 8  # those of a batch are padded to multiples of this
 
 
 @dataclass
@@ -56,9 +55,7 @@ class GraphedDecoding:
     on one stream, and one thread at a time may be at it.
     """
 
-    def __init__(
-        self, network: DenoisingNetwork, record: Recorder, seen: Counter[Shape] | None = None
-    ) -> None:
+    def __init__(self, network: DenoisingNetwork, record: Recorder, seen: Counter[Shape]) -> None:
         """seen: as `Recordings` has it."""
         self.network = network
         self.record = record

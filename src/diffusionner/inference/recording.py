@@ -19,9 +19,9 @@ from diffusionner.batching import round_up
 from diffusionner.model.streams import aside
 
 SIGHTINGS = 2  # a shape is recorded when it comes again: what is met once would not pay
-# Words of a sentence are padded to multiples of this: few shapes, and little more to compute, which
-# is mostly done span by span.
-WORDS = 16
+# Words and spans of a sentence come in multiples of these: few shapes, and little more to compute,
+# which is mostly done span by span.
+WORDS, SPANS = 16, 8
 MOST = 128  # recordings that are kept; the one that was not used for longest goes
 
 Result = TypeVar("Result")
