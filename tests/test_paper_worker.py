@@ -14,7 +14,7 @@ from papers import CONFIGS
 from diffusionner import formats
 from diffusionner.bench import shapes
 from diffusionner.paper import worker
-from diffusionner.paper.tables import DEV, SPEED, point, shape_point
+from diffusionner.paper.tables import DEV, SPEED, UNRECORDED_POINTS, point, shape_point
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +75,17 @@ def test_speeds_of_other_steps_take_turns():
     ]
     together = [[one["name"] for one in group] for group in worker.groups(points)]
     assert together == [["score 5 1"], ["speed 5 1", "speed 5 2"], ["speed 9 1"], ["score 5 2"]]
+
+
+def test_a_speed_without_recordings(encoder_folder, monkeypatch, tmp_path):
+    folder, loaded = tmp_path / "model", []
+    lively_model(encoder_folder, "encoder.max_subwords=128").save_pretrained(folder)
+    load = worker.Subject.load
+    monkeypatch.setattr(worker.Subject, "load", lambda one: loaded.append(one) or load(one))
+    points = [point("speed", steps=5), *UNRECORDED_POINTS]
+    _, results = measured(tmp_path, folder, points)
+    assert set(results) == {one.name for one in points}
+    assert [one.cuda_graphs for one in loaded] == [True, False, False]
 
 
 @pytest.mark.parametrize(("method", "steps"), [("diffusion", 5), ("autoregressive", None)])

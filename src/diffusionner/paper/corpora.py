@@ -90,8 +90,13 @@ METHODS = {
         Method(MAIN_METHOD, "DiffusionNER"),
         Method("crf", "tagging (CRF)", _WITHOUT),
         Method("biaffine", "span classification (biaffine)", _WITHOUT, {"litbank": 2e-4}),
-        # With twice this rate, as GENIA's preset has it, it forgets all in the second epoch.
-        Method("queries", "learned queries, no diffusion", _WITHOUT, {"genia": 1e-4}),
+        # With twice this rate, as these presets have it, it forgets all on GENIA.
+        Method(
+            "queries",
+            "learned queries, no diffusion",
+            _WITHOUT,
+            {"genia": 1e-4, "gum": 1e-4, "germeval2014": 1e-4},
+        ),
         Method(SEQUENTIAL, "autoregressive generation", _WITHOUT),
     )
 }

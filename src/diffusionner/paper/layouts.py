@@ -23,6 +23,7 @@ from diffusionner.paper.tables import (
     TEST,
     TIMED,
     TUNED,
+    UNRECORDED_POINTS,
     WHOLE_RATE_VARIANTS,
     WHOLE_TUNED,
     Point,
@@ -96,7 +97,7 @@ def efficiency(table: Table, shown: Shown) -> Sheet:
     for corpus in STUDIED:
         rows = filled(
             _efficiency_row(shown, corpus, title, method, score, speed)
-            for title, method, score, speed in efficiency_points()
+            for title, method, score, speed in (*efficiency_points(), *_unrecorded_points())
         )
         if rows:
             grids.append(Grid(CORPORA[corpus].title, "model", columns, rows))
@@ -127,6 +128,21 @@ def efficiency_points() -> list[tuple[str, str, Point, Point]]:
             points = [point(kind, steps=gamma, **start) for kind in ("score", "speed")]
             rows.append((f"DiffusionNER {words}, γ = {gamma}", MAIN_METHOD, points[0], points[1]))
     return rows
+
+
+def _unrecorded_points() -> list[tuple[str, str, Point, Point]]:
+    """The same for rows with fewer means than an engine has: no point of the picture."""
+    return [
+        (
+            f"DiffusionNER from {start}, γ = {CURVE_GAMMA}, no CUDA graphs",
+            MAIN_METHOD,
+            point("score", steps=CURVE_GAMMA, **options),
+            timed,
+        )
+        for (start, options), timed in zip(
+            (("noise", PAPER_START), ("candidates", {})), UNRECORDED_POINTS, strict=True
+        )
+    ]
 
 
 def ablations(table: Table, shown: Shown) -> Sheet:
@@ -278,7 +294,7 @@ def _faster(shown: Shown, corpus: str) -> list[str]:
     """The claim that is made for γ = 5, in words."""
     said = []
     slow = shown.runs(corpus, SEQUENTIAL, TIMED, [SPEED])
-    for title, method, _, timed in efficiency_points():
+    for title, method, _, timed in (*efficiency_points(), *_unrecorded_points()):
         times = _times(shown.runs(corpus, method, TIMED, [timed]), timed, slow).mean
         if times is not None and "γ = 5" in title:
             said.append(

@@ -107,6 +107,12 @@ GAMMA_POINTS = tuple(
     for start in (dict[str, Any](), PAPER_START)
     for kind in ("score", "speed")
 )
+# How it is launched, not an inference setting. Without, kernel by kernel, as generation is.
+CUDA_GRAPHS = "cuda_graphs"
+UNRECORDED_POINTS = tuple(
+    point("speed", **{"steps": CURVE_GAMMA, CUDA_GRAPHS: False, **start})
+    for start in (PAPER_START, dict[str, Any]())
+)
 # Speed hardly depends on the start: it is measured from noise alone.
 STEP_POINTS = tuple(
     point(kind, steps=gamma, spans=spans, start=start)
@@ -220,6 +226,7 @@ TABLES = {
             "Inference efficiency",
             (
                 *_EFFICIENCY,
+                Need(STUDIED, variants=(TIMED,), points=UNRECORDED_POINTS),
                 Need(("genia",), _RIVALS, points=(SPEED,), shape=SHAPE),
                 Need(("genia",), points=tuple(map(shape_point, TABLE_GAMMAS)), shape=SHAPE),
             ),

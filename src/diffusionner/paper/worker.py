@@ -10,6 +10,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from diffusionner.errors import DiffusionNERError
 from diffusionner.evaluation.scorer import compare, pair_up
 from diffusionner.inference.predictor import batch_size
 from diffusionner.paper.collect import commit
-from diffusionner.paper.tables import SENTENCE
+from diffusionner.paper.tables import CUDA_GRAPHS, SENTENCE
 from diffusionner.settings import Settings
 
 # Turns of a point, and of one that is a model's only speed, as a rival's is, with which others are
@@ -100,7 +101,14 @@ def measure(
     """The results of a group of points."""
     ner, options = loaded.ner, points[0]["options"]
     if points[0]["kind"] == "speed":
-        return speeds(loaded, sentences, [point["options"] for point in points])
+        if not options.get(CUDA_GRAPHS, True):
+            subject = replace(loaded.subject, cuda_graphs=False)
+            loaded = Loaded(subject, loaded.precision, subject.load())
+        asked = [
+            {key: value for key, value in point["options"].items() if key != CUDA_GRAPHS}
+            for point in points
+        ]
+        return speeds(loaded, sentences, asked)
     if points[0]["kind"] == "trajectory":
         return [trajectory(ner, options)]
     check_labels(sentences, ner.labels)
