@@ -293,14 +293,25 @@ def test_streams_do_not_disturb_each_other(monkeypatch):
 @pytest.mark.gpu
 @on_gpu
 @pytest.mark.parametrize("graphed", [False, True])
-def test_a_batch_beside_the_next_finds_the_same(encoder_folder, tmp_path: Path, graphed):
-    """Its memory must not be taken by the next one, which is on another stream."""
+def test_a_batch_beside_the_next_finds_the_same(
+    encoder_folder, tmp_path: Path, monkeypatch, graphed
+):
+    """Its memory must not be taken by the next one, which is on another stream.
+
+    Compared with what one stream finds by the same kernels: with random weights any other rounding
+    tells in some of so many sentences.
+    """
     lively_model(encoder_folder, *INITIALIZER).save_pretrained(tmp_path)
-    ner = DiffusionNER.from_pretrained(tmp_path, "cuda", precision="float32", cuda_graphs=graphed)
-    lanes, ner.engine.lanes = ner.engine.lanes, [Lane()]
-    many = WORDS * 10
-    expected = ner.predict_tokens(many, batch_size=32, steps=2)
-    assert len({lane.stream for lane in lanes}) == LANES and sum(map(len, expected)) > len(many)
-    ner.engine.lanes = lanes
-    for _ in range(3):
-        assert_same(ner.predict_tokens(many, batch_size=32, steps=2), expected)
+    found = []
+    for lanes in (1, LANES):
+        monkeypatch.setattr(torch_engine, "LANES", lanes)
+        ner = DiffusionNER.from_pretrained(
+            tmp_path, "cuda", precision="float32", cuda_graphs=graphed
+        )
+        assert len({lane.stream for lane in ner.engine.lanes}) == lanes
+        turns = [ner.predict_tokens(WORDS * 10, batch_size=32, steps=2) for _ in range(5)]
+        found += turns[-2:]  # when all is recorded
+        assert all(recordings(ner)) == graphed
+    assert sum(map(len, found[0])) > len(found[0])
+    for other in found[1:]:
+        assert_same(found[0], other)

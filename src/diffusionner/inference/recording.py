@@ -96,7 +96,10 @@ class CudaRecorder:
     """CUDA graphs on the current GPU that share their memory."""
 
     def __init__(self, side: torch.cuda.Stream) -> None:
-        """side: a stream to record on, on which nobody else is meanwhile."""
+        """side: a stream to record on, on which nobody else is meanwhile.
+
+        All that was recorded on it must run one after the other: cuBLAS has a workspace per stream.
+        """
         self.side = side
 
     @cached_property

@@ -81,11 +81,9 @@ class TorchEngine:
         # Recordings and streams, whose memory follows the order of launches, are for one at a time.
         self.launching = threading.Lock()
         if device is not None and device.startswith("cuda"):
-            # Torch has 32 streams for all that is in a process: one to record on must do.
-            side = torch.cuda.Stream(device) if cuda_graphs else None  # type: ignore[no-untyped-call]
-            self.lanes = _lanes(device, self.running, side)
+            self.lanes = _lanes(device, self.running, cuda_graphs)
             if can_pack(self.running.encoder):
-                record = None if side is None else CudaRecorder(side)
+                record = CudaRecorder(_stream(device)) if cuda_graphs else None
                 self.transformer = PackedTransformer(self.running.encoder, record)
 
     @property
@@ -253,16 +251,20 @@ class TorchEngine:
         return self.running.encoder.contextualise(words, lengths, characters)
 
 
-def _lanes(device: str, network: Network, side: torch.cuda.Stream | None) -> list[Lane]:
-    """side: where to record; None for nothing to be."""
+def _lanes(device: str, network: Network, recorded: bool) -> list[Lane]:
+    """Each records on the stream it runs on: what two recorded on one hangs when it runs at once."""
     seen: Counter[Shape] = Counter()
-    lanes = [
-        Lane() if side is None else Lane.recorded(network, CudaRecorder(side), seen)
-        for _ in range(LANES)
-    ]
-    for lane in lanes:
-        lane.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    lanes = []
+    for _ in range(LANES):
+        stream = _stream(device)
+        lane = Lane.recorded(network, CudaRecorder(stream), seen) if recorded else Lane()
+        lane.stream = stream
+        lanes.append(lane)
     return lanes
+
+
+def _stream(device: str) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _behind(stream: torch.cuda.Stream | None, *needed: Tensor) -> AbstractContextManager[None]:
