@@ -252,7 +252,7 @@ class TorchEngine:
 
 
 def _lanes(device: str, network: Network, recorded: bool) -> list[Lane]:
-    """Each records on the stream it runs on: what two recorded on one hangs when it runs at once."""
+    """Each records on the stream it runs on; of one stream, both at once, it would hang."""
     seen: Counter[Shape] = Counter()
     lanes = []
     for _ in range(LANES):
