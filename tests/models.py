@@ -14,14 +14,14 @@ from diffusionner.inference.calibration import Judge
 from diffusionner.inference.torch_engine import TorchEngine
 from diffusionner.model import DenoisingNetwork
 from diffusionner.model.pretrained import load_encoder, load_tokenizer, position_limit
+from diffusionner.rivals.autoregressive import Generator
 from diffusionner.settings import InferenceSettings, Settings
 
 LABELS = ["FAC", "GPE", "PER"]
 
 
-def lively_model(encoder_folder: Path, *changes: str) -> DiffusionNER:
-    """A model whose spans are all entities, at boundaries that rounding does not change."""
-    settings = Settings.from_dict(
+def lively_settings(encoder_folder: Path, *changes: str) -> Settings:
+    return Settings.from_dict(
         {
             "encoder": {
                 "name": str(encoder_folder),
@@ -34,6 +34,11 @@ def lively_model(encoder_folder: Path, *changes: str) -> DiffusionNER:
             "inference": {"steps": 2, "spans": 30, "phi": 0, "overlap": "all"},
         }
     ).override(changes)
+
+
+def lively_model(encoder_folder: Path, *changes: str) -> DiffusionNER:
+    """A model whose spans are all entities, at boundaries that rounding does not change."""
+    settings = lively_settings(encoder_folder, *changes)
     torch.manual_seed(0)
     transformer = load_encoder(settings.encoder.name)
     network = DenoisingNetwork(transformer, LABELS, settings)
@@ -56,6 +61,18 @@ def lively_model(encoder_folder: Path, *changes: str) -> DiffusionNER:
     limit = position_limit(transformer.config)
     tokenizer = load_tokenizer(encoder_folder, limit)
     return DiffusionNER(TorchEngine(network, "cpu"), tokenizer, settings)
+
+
+@torch.no_grad()
+def lively_generator(generator: Generator, seed: int) -> None:
+    """What was generated last decides what comes next."""
+    torch.manual_seed(seed)
+    generator.types.weight.normal_(std=4)
+    generator.classifier[-1].weight.normal_(std=20)
+    for pointer in (generator.left, generator.right):
+        pointer.output.weight.normal_(std=4)
+    for layer in (generator.first, generator.last):
+        layer.weight.normal_()
 
 
 def by_heart(sentences: list[Sentence], encoder: Path, folder: Path) -> Settings:

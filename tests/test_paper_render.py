@@ -24,6 +24,8 @@ from diffusionner.paper.tables import (
     SPEED,
     TABLES,
     TEST,
+    UNRECORDED_POINTS,
+    UNRECORDED_SPEED,
     Variant,
     find,
     point,
@@ -132,6 +134,21 @@ def test_speed_up_is_against_the_autoregressive_rival(output):
     ]
     fast = shapes["diffusion"].speed(shape_point(10))
     assert float(cell["mean"]) == pytest.approx(fast / slow, rel=1e-4)
+
+
+def test_without_cuda_graphs_both_are(output):
+    records = [r for r in Records.load(output).all if r.corpus == "genia" and r.seed == 0]
+    slow, fast = (
+        next(r for r in records if r.method == method and r.has(one)).speed(one)
+        for method, one in (
+            ("autoregressive", UNRECORDED_SPEED),
+            ("diffusion", UNRECORDED_POINTS[1]),
+        )
+    )
+    found = cells(output / "efficiency.csv")
+    row = "GENIA, without CUDA graphs", "DiffusionNER from candidates, γ = 5"
+    assert float(found[(*row, "sentences/s")]["mean"]) == pytest.approx(fast, rel=1e-4)
+    assert float(found[(*row, "speed-up")]["mean"]) == pytest.approx(fast / slow, rel=1e-4)
 
 
 def test_speeds_of_another_version_are_not_compared(output):

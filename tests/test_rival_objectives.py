@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from batches import make_batch
+from models import lively_generator
 from safetensors.torch import load_file
 
 from diffusionner.batching import Batch, EncodedCorpus
@@ -21,7 +22,7 @@ from diffusionner.model.encoder import SentenceEncoding
 from diffusionner.model.pretrained import load_encoder, load_tokenizer
 from diffusionner.model.tensors import pack, to_device, to_tensors, unpack
 from diffusionner.rivals import autoregressive
-from diffusionner.rivals.autoregressive import Generator, in_order
+from diffusionner.rivals.autoregressive import in_order
 from diffusionner.rivals.biaffine import BiaffineObjective
 from diffusionner.settings import InferenceSettings, Settings
 from diffusionner.training.base import Objective
@@ -216,31 +217,20 @@ def encoding_of(network: Network, batch: Batch[np.ndarray]) -> SentenceEncoding:
     return network.encoder(to_tensors(batch, CPU))
 
 
-def lively(generator: Generator, seed: int) -> None:
-    """What was generated last decides what comes next."""
-    torch.manual_seed(seed)
-    generator.types.weight.normal_(std=4)
-    generator.classifier[-1].weight.normal_(std=20)
-    for pointer in (generator.left, generator.right):
-        pointer.output.weight.normal_(std=4)
-    for layer in (generator.first, generator.last):
-        layer.weight.normal_()
-
-
 @torch.no_grad()
 def test_generation_follows_its_own_sequence(make):
     """What is generated with cached keys is what the whole sequence at once makes likeliest."""
     objective, corpus = make("autoregressive")
     network = objective.network.eval()
     generator = network.generator
-    lively(generator, seed=3)
+    lively_generator(generator, seed=3)
     encoding = encoding_of(network, corpus.batch(np.arange(6)))
     sentence = generator.read(encoding)
     generator.stop.bias.fill_(-1e4)
-    never = generator.generate(sentence).shape[1]
+    never = generator.generate(encoding).shape[1]
     for bias in np.arange(-30, 30, 0.25):  # until it stops by itself before that
         generator.stop.bias.fill_(bias)
-        table = generator.generate(sentence)
+        table = generator.generate(encoding)
         if table.shape[1] < never:
             break
     assert 3 < table.shape[1] < never
@@ -284,7 +274,7 @@ def test_a_generator_that_never_stops_is_stopped(make, monkeypatch):
     encoding = encoding_of(network, corpus.batch(np.arange(6)))
     counts = set()
     for seed in range(8):
-        lively(network.generator, seed)
+        lively_generator(network.generator, seed)
         table = network.candidates(encoding)
         alive = table[..., 3] >= 0
         for row, words in enumerate(encoding.lengths.tolist()):

@@ -136,6 +136,10 @@ class RecordedContext:
         self.words, self.states = Room(weight), Room(weight)
         self.inputs = Room(torch.zeros(0, dtype=torch.int32, device=weight.device))
 
+    @property
+    def count(self) -> int:
+        return len(self.recordings)
+
     def __call__(self, words: Tensor, batch: Batch[np.ndarray]) -> SentenceEncoding:
         """words: [B, M, size of the transformer]"""
         sentences, most = batch.first.shape

@@ -30,7 +30,7 @@ from diffusionner.inference.recording import (
 from diffusionner.model.decoder import read_out
 from diffusionner.model.encoder import SentenceEncoding
 from diffusionner.model.network import Beginning, DenoisingNetwork, noise_source
-from diffusionner.model.tensors import pack, to_device, unpack
+from diffusionner.model.tensors import pack, unpack
 from diffusionner.settings import InferenceSettings
 
 
@@ -63,14 +63,24 @@ class GraphedDecoding:
         self.states = Room(next(network.parameters()))
         self.controls: dict[tuple[tuple[int, ...], float], Tensor] = {}
 
+    @property
+    def count(self) -> int:
+        return len(self.recordings)
+
     def find(
         self,
         encoding: SentenceEncoding,
         batch: Batch[np.ndarray],
         settings: InferenceSettings,
         slots: np.ndarray,
-    ) -> Tensor:
-        """As the network's own, from noise or candidates; batch: what was encoded."""
+        given: np.ndarray | None,
+    ) -> Tensor | None:
+        """As the network's own, from noise or candidates; batch: what was encoded.
+
+        None for what has no recording: a shape that is new, and spans that are given.
+        """
+        if given is not None:
+            return None
         auto = settings.spans == AUTO
         (sentences, words), spans = batch.first.shape, slots.shape[1]
         # A fixed number of spans is seen without a mask, so it must be just that.
@@ -80,8 +90,7 @@ class GraphedDecoding:
             (shape, auto, settings.start), lambda: self._record(settings, shape)
         )
         if recording is None:
-            (counted,) = to_device([slots], encoding.states.device)
-            return self.network.find(encoding, batch.keys, settings, counted)
+            return None
         values = _padded(batch, slots, shape)
         table = self._run(recording, encoding.states, batch.keys, settings, values)
         return table[:, :, :spans]

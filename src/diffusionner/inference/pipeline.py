@@ -79,8 +79,8 @@ class DiffusionNER:
         backend: "torch", or "onnx" for a folder that was exported (which needs no torch). What is
         not given is as the folder has it.
         precision: "float32" or "bf16", of torch; not given: bf16 on a GPU, float32 on a CPU.
-        cuda_graphs: on a GPU, launch the encoder, and a denoising step, as a whole where the shape
-        of the batch was met before, which takes memory.
+        cuda_graphs: on a GPU, launch the encoder, and what finds entities, as a whole where the
+        shape of the batch was met before, which takes memory.
         """
         path = registry.find(path)
         exported = any((path / file).exists() for file in (ENCODER_FILE, DENOISER_FILE))

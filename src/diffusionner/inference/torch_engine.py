@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -33,25 +34,41 @@ PRECISIONS = {"float32": torch.float32, "bf16": torch.bfloat16}
 LANES = 2
 
 
+class Graphed(Protocol):
+    """Finds entities in what is encoded, by recordings of the shapes that were met before."""
+
+    @property
+    def count(self) -> int:
+        """Recordings."""
+
+    def find(
+        self,
+        encoding: SentenceEncoding,
+        batch: Batch[np.ndarray],
+        settings: InferenceSettings,
+        slots: np.ndarray,
+        given: np.ndarray | None,
+    ) -> Tensor | None:
+        """As the network; None for what has no recording."""
+
+
 @dataclass
 class Lane:
     """What follows the transformer in every so many-th batch: its stream and its recordings."""
 
     stream: torch.cuda.Stream | None = None
     context: RecordedContext | None = None
-    graphs: GraphedDecoding | None = None
+    graphs: Graphed | None = None
 
     @classmethod
     def recorded(cls, network: Network, record: Recorder, seen: Counter[Shape]) -> Lane:
         """seen: the shapes that any lane has met."""
-        graphs = None
-        if isinstance(network, DenoisingNetwork):
-            graphs = GraphedDecoding(network, record, seen)
-        return cls(None, RecordedContext(network.encoder, record, seen), graphs)
+        context = RecordedContext(network.encoder, record, seen)
+        return cls(None, context, _graphed(network, record, seen))
 
     @property
     def recordings(self) -> int:
-        return sum(len(part.recordings) for part in (self.context, self.graphs) if part)
+        return sum(part.count for part in (self.context, self.graphs) if part)
 
 
 class TorchEngine:
@@ -65,7 +82,7 @@ class TorchEngine:
         """device: where to move the network; None leaves it as it is, being trained perhaps.
 
         precision: None = bf16 on a GPU, float32 on a CPU. cuda_graphs: on a GPU, record the encoder
-        and, where the network denoises, the steps.
+        and what finds entities.
         """
         self.network = network
         self.labels = network.labels
@@ -230,8 +247,10 @@ class TorchEngine:
         self.launched += 1
         with _behind(lane.stream, words):
             encoding = self._encoding(lane, words, batch, device)
-            if lane.graphs is not None and given is None:
-                return _fetch(lane.graphs.find(encoding, batch, settings, slots))
+            if lane.graphs is not None:
+                table = lane.graphs.find(encoding, batch, settings, slots, given)
+                if table is not None:
+                    return _fetch(table)
             (counted,) = to_device([slots], device)
             spans = None if given is None else to_device([given], device)[0]
             return _fetch(self.running.find(encoding, batch.keys, settings, counted, spans, start))
@@ -249,6 +268,16 @@ class TorchEngine:
             return lane.context(words, batch)
         lengths, characters = to_device([batch.lengths, batch.characters], device)
         return self.running.encoder.contextualise(words, lengths, characters)
+
+
+def _graphed(network: Network, record: Recorder, seen: Counter[Shape]) -> Graphed:
+    if isinstance(network, DenoisingNetwork):
+        return GraphedDecoding(network, record, seen)
+    from diffusionner.rivals.base import Rival  # which most have no use for
+    from diffusionner.rivals.recorded import RecordedRival
+
+    assert isinstance(network, Rival)
+    return RecordedRival(network, record, seen)
 
 
 def _lanes(device: str, network: Network, recorded: bool) -> list[Lane]:

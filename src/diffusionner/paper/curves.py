@@ -7,8 +7,8 @@ from statistics import stdev
 from typing import Any
 
 from diffusionner.paper.corpora import CORPORA, METHOD_TITLES
+from diffusionner.paper.efficiency import efficiency_points
 from diffusionner.paper.grids import Cell, Grid, Row, Unit
-from diffusionner.paper.layouts import efficiency_points
 from diffusionner.paper.records import Record
 from diffusionner.paper.sheets import Plot, Sheet, Shown, filled, mean_and_sd, percent
 from diffusionner.paper.tables import (

@@ -1,11 +1,10 @@
-"""How the tables look: results, efficiency, ablations. What they say comes from records alone."""
+"""How the tables look: results, ablations, rates. What they say comes from records alone."""
 
 from __future__ import annotations
 
 from diffusionner.paper import published
-from diffusionner.paper.corpora import CORPORA, MAIN_METHOD, METHOD_TITLES, METHODS, SEQUENTIAL
+from diffusionner.paper.corpora import CORPORA, METHOD_TITLES, METHODS
 from diffusionner.paper.grids import Cell, Grid, Row, Unit
-from diffusionner.paper.records import Record
 from diffusionner.paper.sheets import Plot, Sheet, Shown, filled, mean_and_sd, percent
 from diffusionner.paper.tables import (
     ABLATIONS,
@@ -15,22 +14,14 @@ from diffusionner.paper.tables import (
     NOISY,
     PAPER_START,
     RATE_VARIANTS,
-    SHAPE,
     SHORT_EPOCHS,
-    SPEED,
     STUDIED,
-    TABLE_GAMMAS,
     TEST,
-    TIMED,
     TUNED,
-    UNRECORDED_POINTS,
     WHOLE_RATE_VARIANTS,
     WHOLE_TUNED,
-    Point,
     Table,
     Variant,
-    point,
-    shape_point,
 )
 
 LEVEL = 0.2  # points of F1 that are no difference
@@ -83,66 +74,6 @@ def verdicts(shown: Shown, corpora: list[str]) -> list[str]:
             f"({ours:.2f} against {known[best]:.2f}, {ahead:+.2f})."
         )
     return said
-
-
-def efficiency(table: Table, shown: Shown) -> Sheet:
-    columns: tuple[tuple[str, Unit], ...] = (
-        ("parameters", "millions"),
-        ("dev F1", "percent"),
-        ("sentences/s", "speed"),
-        ("turns", "text"),
-        ("speed-up", "times"),
-    )
-    grids, said = [], []
-    for corpus in STUDIED:
-        rows = filled(
-            _efficiency_row(shown, corpus, title, method, score, speed)
-            for title, method, score, speed in (*efficiency_points(), *_unrecorded_points())
-        )
-        if rows:
-            grids.append(Grid(CORPORA[corpus].title, "model", columns, rows))
-            said += _faster(shown, corpus)
-    if rows := filled(_shape_rows(shown)):
-        fewer = (columns[0], *columns[2:])
-        grids.append(Grid(f"Shape of {SHAPE}, random weights", "model", fewer, rows))
-    grids.append(_published_efficiency(columns))
-    text = [
-        "Parameters, F1 on dev, and sentences a second from words to entities on dev sentences "
-        "(median of several turns, nothing else running; turns: the slowest and the fastest), "
-        "against the autoregressive rival. Speed depends on the network and on how many entities "
-        "it finds, not on how long it was trained: it is measured of runs of "
-        f"{SHORT_EPOCHS} epochs. Rows of DiffusionNER start from candidates as the presets do, or "
-        f"from noise with {PAPER_START['spans']} spans as in the paper. Random weights have real "
-        "speed but no entities: the autoregressive decoder then generates as many as a sentence "
-        "has. Only what the same version of the program timed is compared.",
-        *said,
-    ]
-    return Sheet(text, grids)
-
-
-def efficiency_points() -> list[tuple[str, str, Point, Point]]:
-    """Title, method, what is scored and what is timed of each row."""
-    rows = [(title, name, DEV, SPEED) for name, title in METHOD_TITLES if name != MAIN_METHOD]
-    for start, words in ((PAPER_START, "from noise"), ({}, "from candidates")):
-        for gamma in TABLE_GAMMAS:
-            points = [point(kind, steps=gamma, **start) for kind in ("score", "speed")]
-            rows.append((f"DiffusionNER {words}, γ = {gamma}", MAIN_METHOD, points[0], points[1]))
-    return rows
-
-
-def _unrecorded_points() -> list[tuple[str, str, Point, Point]]:
-    """The same for rows with fewer means than an engine has: no point of the picture."""
-    return [
-        (
-            f"DiffusionNER from {start}, γ = {CURVE_GAMMA}, no CUDA graphs",
-            MAIN_METHOD,
-            point("score", steps=CURVE_GAMMA, **options),
-            timed,
-        )
-        for (start, options), timed in zip(
-            (("noise", PAPER_START), ("candidates", {})), UNRECORDED_POINTS, strict=True
-        )
-    ]
 
 
 def ablations(table: Table, shown: Shown) -> Sheet:
@@ -245,86 +176,6 @@ def _one_corpus(shown: Shown, corpus: str) -> Grid:
     for title, scores in published.RESULTS.get(corpus, {}).items():
         rows.append(Row(title, (*map(Cell.printed, scores), Cell())))
     return Grid(CORPORA[corpus].title, "method", FRACTIONS, filled(rows))
-
-
-def _efficiency_row(
-    shown: Shown, corpus: str, title: str, method: str, scored: Point, timed: Point
-) -> Row:
-    runs = shown.runs(corpus, method, TIMED, [timed])
-    slow = shown.runs(corpus, SEQUENTIAL, TIMED, [SPEED])
-    size, speed, turns = _timed_cells(runs, timed)
-    cells = (size, shown.f1(corpus, scored, method), speed, turns, _times(runs, timed, slow))
-    return Row(_dated(title, runs, timed, slow), cells)
-
-
-def _timed_cells(runs: list[Record], timed: Point) -> tuple[Cell, Cell, Cell]:
-    """Of what was timed: its size, how fast it is, and its slowest and fastest turn."""
-    sizes = [run.parameters for run in runs[:1]]
-    return (
-        Cell.of(None if size is None else size / 1e6 for size in sizes),
-        Cell.of(run.speed(timed) for run in runs),
-        Cell(text=", ".join(run.turns(timed) for run in runs)),
-    )
-
-
-def _times(runs: list[Record], timed: Point, slow: list[Record]) -> Cell:
-    """How many times as fast as the autoregressive rival, if timed by the same version."""
-    if not runs or not slow or len(_versions(runs, timed) | _versions(slow, SPEED)) > 1:
-        return Cell()
-    speed, least = (
-        Cell.of(run.speed(one) for run in found).mean
-        for found, one in ((runs, timed), (slow, SPEED))
-    )
-    return Cell() if speed is None or not least else Cell((speed / least,))
-
-
-def _versions(runs: list[Record], timed: Point) -> set[str]:
-    return {run.timed_by(timed) for run in runs}
-
-
-def _dated(title: str, runs: list[Record], timed: Point, slow: list[Record]) -> str:
-    """With the version that timed it, where the autoregressive rival was timed by another."""
-    own = _versions(runs, timed)
-    if not own or not slow or own == _versions(slow, SPEED):
-        return title
-    return f"{title}, timed by {', '.join(sorted(own))}"
-
-
-def _faster(shown: Shown, corpus: str) -> list[str]:
-    """The claim that is made for γ = 5, in words."""
-    said = []
-    slow = shown.runs(corpus, SEQUENTIAL, TIMED, [SPEED])
-    for title, method, _, timed in (*efficiency_points(), *_unrecorded_points()):
-        times = _times(shown.runs(corpus, method, TIMED, [timed]), timed, slow).mean
-        if times is not None and "γ = 5" in title:
-            said.append(
-                f"{CORPORA[corpus].title}: {title}: {times:.1f} times as fast as the "
-                "autoregressive rival."
-            )
-    return said
-
-
-def _shape_rows(shown: Shown) -> list[Row]:
-    slow = shown.runs("genia", SEQUENTIAL, points=[SPEED], shape=SHAPE)
-    rows = []
-    for method, title in sorted(METHOD_TITLES, key=lambda one: one[0] == MAIN_METHOD):
-        gammas: tuple[int | None, ...] = TABLE_GAMMAS if method == MAIN_METHOD else (None,)
-        for gamma in gammas:
-            timed = shape_point(gamma)
-            runs = shown.runs("genia", method, points=[timed], shape=SHAPE)
-            name = title if gamma is None else f"{title}, γ = {gamma}"
-            cells = (*_timed_cells(runs, timed), _times(runs, timed, slow))
-            rows.append(Row(_dated(name, runs, timed, slow), cells))
-    return rows
-
-
-def _published_efficiency(columns: tuple[tuple[str, Unit], ...]) -> Grid:
-    rows = tuple(
-        Row(title, tuple(map(Cell.printed, values)))
-        for title, values in published.EFFICIENCY.items()
-    )
-    renamed = (columns[0], ("F1", "percent"), *(one for one in columns[2:] if one[0] != "turns"))
-    return Grid("The paper's: ACE04, BERT-large, GeForce RTX 3090", "model", renamed, rows)
 
 
 def _ablation_row(shown: Shown, corpora: list[str], variant: Variant) -> Row:

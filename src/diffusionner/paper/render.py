@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diffusionner.files import bytes_writer, write_together
-from diffusionner.paper import curves, layouts, plots
+from diffusionner.paper import curves, efficiency, layouts, plots
 from diffusionner.paper.grids import to_csv
 from diffusionner.paper.records import Records
 from diffusionner.paper.sheets import Layout, Plot, Sheet, Shown, list_of_runs
@@ -17,7 +17,7 @@ NOTES = "notes"
 LAYOUTS: dict[str, Layout] = {
     "nested": layouts.results,
     "flat": layouts.results,
-    "efficiency": layouts.efficiency,
+    "efficiency": efficiency.efficiency,
     "ablations": layouts.ablations,
     "tuning": layouts.tuning,
     "steps": curves.steps,

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from diffusionner.errors import SettingsError, nearest
-from diffusionner.paper.corpora import FLAT, MAIN_METHOD, METHODS, NESTED, learning_rates
+from diffusionner.paper.corpora import (
+    FLAT,
+    MAIN_METHOD,
+    METHODS,
+    NESTED,
+    SEQUENTIAL,
+    learning_rates,
+)
 
 Kind = Literal["score", "speed", "trajectory"]
 
@@ -107,8 +114,9 @@ GAMMA_POINTS = tuple(
     for start in (dict[str, Any](), PAPER_START)
     for kind in ("score", "speed")
 )
-# How it is launched, not an inference setting. Without, kernel by kernel, as generation is.
+# How it is launched, not an inference setting: kernel by kernel.
 CUDA_GRAPHS = "cuda_graphs"
+UNRECORDED_SPEED = Point("speed", options=((CUDA_GRAPHS, False),), every_seed=False)
 UNRECORDED_POINTS = tuple(
     point("speed", **{"steps": CURVE_GAMMA, CUDA_GRAPHS: False, **start})
     for start in (PAPER_START, dict[str, Any]())
@@ -226,6 +234,7 @@ TABLES = {
             "Inference efficiency",
             (
                 *_EFFICIENCY,
+                Need(STUDIED, (SEQUENTIAL,), (TIMED,), (UNRECORDED_SPEED,)),
                 Need(STUDIED, variants=(TIMED,), points=UNRECORDED_POINTS),
                 Need(("genia",), _RIVALS, points=(SPEED,), shape=SHAPE),
                 Need(("genia",), points=tuple(map(shape_point, TABLE_GAMMAS)), shape=SHAPE),

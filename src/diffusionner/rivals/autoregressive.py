@@ -27,12 +27,13 @@ from diffusionner.model.decoder import (
     sinusoidal_table,
 )
 from diffusionner.model.encoder import SentenceEncoding, Transformer
-from diffusionner.rivals.base import Rival, perceptron, table
+from diffusionner.rivals.base import Memory, Rival, Rounds, perceptron, table
 from diffusionner.settings import DecoderSettings, InferenceSettings, Settings
 from diffusionner.training.base import Objective
 
 MOST = 128  # entities of a sentence
 PER_WORD = 2  # at most: a sentence has many more spans
+ROUND = 4  # entities after which the host asks whether there are more, where rounds are recorded
 
 
 class GeneratingNetwork(Rival):
@@ -48,7 +49,10 @@ class GeneratingNetwork(Rival):
         return GeneratingObjective(self)
 
     def candidates(self, encoding: SentenceEncoding) -> Tensor:
-        return self.generator.generate(self.generator.read(encoding))
+        return self.generator.generate(encoding)
+
+    def rounds(self, encoding: SentenceEncoding, counts: Tensor, memory: Memory) -> Rounds:
+        return Generation.begin(self.generator, encoding, counts, memory)
 
     @torch.inference_mode()
     def find(
@@ -65,8 +69,7 @@ class GeneratingNetwork(Rival):
         """
         if given is None:
             return super().find(encoding, keys, settings, slots)
-        sentence = self.generator.read(encoding)
-        return self.generator.generate(sentence, slots.sum(1))[:, None]
+        return self.generator.generate(encoding, slots.sum(1))[:, None]
 
 
 @dataclass
@@ -111,6 +114,7 @@ class GeneratorLayer(nn.Module):
 class Generator(nn.Module):
     def __init__(self, size: int, types: int, settings: DecoderSettings) -> None:
         super().__init__()
+        self.heads = settings.heads
         self.begin = nn.Parameter(torch.randn(size) / size**0.5)
         self.first = nn.Linear(size, size)
         self.last = nn.Linear(size, size)
@@ -127,7 +131,7 @@ class Generator(nn.Module):
         states = encoding.states
         return ReadSentence(
             encoding,
-            [layer.cross_attention.keys_values(states) for layer in self._layers()],
+            [layer.cross_attention.keys_values(states) for layer in self.all_layers()],
             self.first(states),
             self.last(states),
             self.left.words(states),
@@ -147,7 +151,7 @@ class Generator(nn.Module):
         x = torch.cat([begin, symbols], 1) + self.places[: 3 * count + 1].to(first.dtype)
         places = x.shape[1]
         visible = torch.ones(places, places, dtype=torch.bool, device=x.device).tril()
-        for layer, of_sentence in zip(self._layers(), sentence.keys_values, strict=True):
+        for layer, of_sentence in zip(self.all_layers(), sentence.keys_values, strict=True):
             before = layer.self_attention.keys_values(x)
             x = layer(x, before, visible, of_sentence, sentence.encoding.mask)
         return x
@@ -174,68 +178,121 @@ class Generator(nn.Module):
         word = torch.arange(scores.shape[-1], device=scores.device)
         return scores.masked_fill(word < least[..., None], LOWEST)
 
-    def generate(self, sentence: ReadSentence, counts: Tensor | None = None) -> Tensor:
+    def generate(self, encoding: SentenceEncoding, counts: Tensor | None = None) -> Tensor:
         """Greedily, candidates [B, K, 5]; K is what the sentence with most entities has.
 
-        No span twice: one that is repeated would be for ever, and the whole batch would wait.
         counts: [B] how many, instead of what is likeliest.
         """
-        lengths = sentence.encoding.lengths
-        batch, words, size = sentence.first.shape
-        cache = Cache(self._layers(), sentence, self.places, min(MOST, PER_WORD * words))
-        x = self.begin.to(sentence.first.dtype).expand(batch, 1, size)
-        alive = torch.ones_like(lengths, dtype=torch.bool)
-        left = torch.zeros_like(lengths)[:, None]
-        right = left - 1
-        found: list[Tensor] = []
-        for number in range(cache.entities):
-            longest = right == lengths[:, None] - 1  # of those with this first word
-            scores = self.left_scores(cache.step(x), left + longest, sentence)
-            p_left, start = scores.softmax(-1).max(-1)  # [B, 1]
-            goes_on = start[:, 0] < words if counts is None else number < counts
-            alive = alive & goes_on & (number < PER_WORD * lengths)
-            if not alive.any():
+        generation = Generation.begin(self, encoding, counts)
+        found = []
+        for number in range(generation.entities):
+            begun = generation.first_word(number)
+            if not generation.alive.any():
                 break
-            start = start.clamp(max=words - 1)
-            least = least_right(start, left, right + 1)
-            scores = self.right_scores(cache.step(rows_of(sentence.first, start)), least, sentence)
-            p_right, right = scores.softmax(-1).max(-1)
-            hidden = cache.step(rows_of(sentence.last, right))
-            p_type, kind = self.classifier(hidden).float().softmax(-1).max(-1)
-            x, left = self.types(kind).to(x.dtype), start
-            found.append(table(left, right, kind, p_left + p_right + p_type, alive[:, None]))
-        return torch.cat(found, 1) if found else x.new_zeros(batch, 0, 5).float()
+            found.append(generation.rest(number, *begun))
+        nothing = encoding.states.new_zeros(len(encoding.lengths), 0, 5).float()
+        return torch.cat(found, 1) if found else nothing
 
-    def _layers(self) -> list[GeneratorLayer]:
+    def all_layers(self) -> list[GeneratorLayer]:
         return [layer for layer in self.layers if isinstance(layer, GeneratorLayer)]
 
 
-class Cache:
-    """Keys and values of the places so far."""
+@dataclass
+class Generation:
+    """A batch in which so many entities have been generated.
 
-    def __init__(
-        self, layers: list[GeneratorLayer], sentence: ReadSentence, places: Tensor, entities: int
-    ) -> None:
-        self.layers = layers
-        self.sentence = sentence
-        self.places = places
-        self.entities = entities
-        self.done = 0  # places
-        self.room = [
-            tuple(part.new_zeros(*part.shape[:2], 3 * entities, part.shape[3]) for part in pair)
-            for pair in sentence.keys_values
-        ]
+    No span twice: one that is repeated would be for ever, and the whole batch would wait. What
+    changes stays where it is, so that a round can be recorded.
+    """
 
-    def step(self, symbol: Tensor) -> Tensor:
+    generator: Generator
+    sentence: ReadSentence
+    counts: Tensor | None  # [B] entities to be generated; below 0, as without: what is likeliest
+    cache: Tensor  # [layers, 2, B, heads, places, h / heads] keys and values
+    symbol: Tensor  # [B, 1, h] the last one
+    left: Tensor  # [B, 1] of the last entity
+    right: Tensor
+    alive: Tensor  # [B] whether there may be one more
+
+    @classmethod
+    def begin(
+        cls,
+        generator: Generator,
+        encoding: SentenceEncoding,
+        counts: Tensor | None,
+        memory: Memory | None = None,
+    ) -> Generation:
+        """memory: for what is cached; None to allocate it."""
+        sentence, lengths = generator.read(encoding), encoding.lengths
+        memory = memory or sentence.first.new_empty
+        (batch, words, size), heads = sentence.first.shape, generator.heads
+        places = 3 * min(MOST, PER_WORD * words)
+        left = torch.zeros_like(lengths)[:, None]
+        return cls(
+            generator,
+            sentence,
+            counts,
+            memory(len(generator.layers), 2, batch, heads, places, size // heads),
+            generator.begin.to(sentence.first.dtype).repeat(batch, 1, 1),
+            left,
+            left - 1,
+            torch.ones_like(lengths, dtype=torch.bool),
+        )
+
+    @property
+    def entities(self) -> int:
+        """At most."""
+        return self.cache.shape[4] // 3
+
+    @property
+    def most(self) -> int:
+        return -(-self.entities // ROUND)
+
+    def __call__(self, number: int) -> Tensor:
+        """The candidates of a round, [B, ROUND, 5]"""
+        entities = range(number * ROUND, min(self.entities, (number + 1) * ROUND))
+        return torch.cat([self.rest(one, *self.first_word(one)) for one in entities], 1)
+
+    def more(self) -> bool:
+        return bool(self.alive.any())
+
+    def first_word(self, number: int) -> tuple[Tensor, Tensor]:
+        """Of the next entity: how likely, and which, [B, 1]"""
+        lengths, words = self.sentence.encoding.lengths, self.sentence.first.shape[1]
+        longest = self.right == lengths[:, None] - 1  # of those with the first word before
+        hidden = self._step(self.symbol, 3 * number)
+        scores = self.generator.left_scores(hidden, self.left + longest, self.sentence)
+        likely, start = scores.softmax(-1).max(-1)
+        goes_on = start[:, 0] < words
+        if self.counts is not None:
+            goes_on = torch.where(self.counts < 0, goes_on, number < self.counts)
+        self.alive &= goes_on & (number < PER_WORD * lengths)
+        return likely, start.clamp(max=words - 1)
+
+    def rest(self, number: int, p_left: Tensor, start: Tensor) -> Tensor:
+        """The candidate [B, 1, 5] that has this first word."""
+        generator, sentence = self.generator, self.sentence
+        least = least_right(start, self.left, self.right + 1)
+        hidden = self._step(rows_of(sentence.first, start), 3 * number + 1)
+        p_right, right = generator.right_scores(hidden, least, sentence).softmax(-1).max(-1)
+        hidden = self._step(rows_of(sentence.last, right), 3 * number + 2)
+        p_type, kind = generator.classifier(hidden).float().softmax(-1).max(-1)
+        self.symbol.copy_(generator.types(kind))
+        self.left.copy_(start)
+        self.right.copy_(right)
+        return table(start, right, kind, p_left + p_right + p_type, self.alive[:, None])
+
+    def _step(self, symbol: Tensor, place: int) -> Tensor:
         """The hidden state behind one more symbol, [B, 1, h] → [B, 1, h]"""
-        x = symbol + self.places[self.done].to(symbol.dtype)
-        layers = zip(self.layers, self.room, self.sentence.keys_values, strict=True)
-        for layer, (keys, values), of_sentence in layers:
-            new = layer.self_attention.keys_values(x)
-            keys[:, :, self.done], values[:, :, self.done] = (part[:, :, 0] for part in new)
-            before = keys[:, :, : self.done + 1], values[:, :, : self.done + 1]
+        x = symbol + self.generator.places[place].to(symbol.dtype)
+        layers = self.generator.all_layers()
+        for layer, own, of_sentence in zip(
+            layers, self.cache, self.sentence.keys_values, strict=True
+        ):
+            for room, new in zip(own, layer.self_attention.keys_values(x), strict=True):
+                room[:, :, place] = new[:, :, 0]
+            before = own[0, :, :, : place + 1], own[1, :, :, : place + 1]
             x = layer(x, before, None, of_sentence, self.sentence.encoding.mask)
-        self.done += 1
         return x
 
 

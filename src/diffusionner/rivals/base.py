@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -17,6 +17,21 @@ from diffusionner.model.encoder import SentenceEncoding
 from diffusionner.settings import InferenceSettings, Settings
 
 EVEN = 1.5  # three times a probability of one half
+Memory = Callable[..., Tensor]  # of a shape, for what it does not matter how it begins
+
+
+class Rounds(Protocol):
+    """How candidates are found, each round without the host: so each can be recorded."""
+
+    @property
+    def most(self) -> int:
+        """Rounds."""
+
+    def __call__(self, number: int) -> Tensor:
+        """The candidates of a round, [B, K, 5], behind those of the rounds before."""
+
+    def more(self) -> bool:
+        """Whether the next round may find any; waits for the device."""
 
 
 class Rival(Network):
@@ -34,6 +49,10 @@ class Rival(Network):
     def candidates(self, encoding: SentenceEncoding) -> Tensor:
         """[B, K, 5] as `table` makes them."""
 
+    def rounds(self, encoding: SentenceEncoding, counts: Tensor, memory: Memory) -> Rounds:
+        """The same in rounds; counts: [B] how many entities to find, where a method can be told."""
+        return OneRound(self, encoding)
+
     @torch.inference_mode()
     def find(
         self,
@@ -45,6 +64,19 @@ class Rival(Network):
         start: int | None = None,
     ) -> Tensor:
         return self.candidates(encoding)[:, None]
+
+
+@dataclass
+class OneRound:
+    network: Rival
+    encoding: SentenceEncoding
+    most: int = 1
+
+    def __call__(self, number: int) -> Tensor:
+        return self.network.candidates(self.encoding)
+
+    def more(self) -> bool:
+        return False
 
 
 def table(left: Tensor, right: Tensor, kind: Tensor, total: Tensor, valid: Tensor) -> Tensor:

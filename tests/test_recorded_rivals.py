@@ -1,0 +1,119 @@
+"""Recordings of the rivals: the logic anywhere, CUDA graphs on a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from corpora import EXCERPT
+from models import LABELS, assert_same, by_heart, lively_generator, lively_settings
+from test_recorded_decoding import on_gpu, recordings, with_recordings
+
+from diffusionner import DiffusionNER, formats
+from diffusionner.batching import EncodedCorpus
+from diffusionner.inference.predictor import Task, predict
+from diffusionner.inference.torch_engine import TorchEngine
+from diffusionner.methods import network_class
+from diffusionner.model.pretrained import load_encoder, load_tokenizer
+from diffusionner.rivals.autoregressive import ROUND, GeneratingNetwork
+from diffusionner.training.trainer import train
+
+SENTENCES = formats.read(EXCERPT)
+WORDS = [s.words for s in SENTENCES]
+METHODS = ["crf", "biaffine", "queries", "autoregressive"]
+
+
+def lively_rival(encoder_folder: Path, method: str, stop: float = -12.0) -> DiffusionNER:
+    """Random weights that find plenty; stop: how likely generation ends."""
+    levels = ["decoder.levels=2"] if method == "crf" else []
+    settings = lively_settings(encoder_folder, f"method={method}", *levels)
+    torch.manual_seed(0)
+    network = network_class(method)(load_encoder(str(encoder_folder)), LABELS, settings)
+    if isinstance(network, GeneratingNetwork):
+        lively_generator(network.generator, 3)
+        with torch.no_grad():
+            network.generator.stop.bias.fill_(stop)
+    tokenizer = load_tokenizer(encoder_folder, limit=128)
+    return DiffusionNER(TorchEngine(network, "cpu"), tokenizer, settings)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_is_found_is_the_same(encoder_folder, method):
+    plain = lively_rival(encoder_folder, method)
+    recorded, again = with_recordings(plain, lanes=2)
+    for first in (0, 40):  # batches of the same shapes, with other sentences
+        words = WORDS[first : first + 37]
+        expected = plain.predict_tokens(words, batch_size=8)
+        assert sum(map(len, expected)) > 37
+        for _ in range(3):
+            assert_same(recorded.predict_tokens(words, batch_size=8), expected)
+    assert again.replays > again.recordings > 0
+    assert all(lane.graphs.count for lane in recorded.engine.lanes)
+
+
+@pytest.fixture
+def one_by_one(encoder_folder) -> DiffusionNER:
+    """Generation whose next span is the first that can be; it stops at once."""
+    ner = lively_rival(encoder_folder, "autoregressive", stop=1e4)
+    assert isinstance(ner.network, GeneratingNetwork)
+    with torch.no_grad():
+        for pointer in (ner.network.generator.left, ner.network.generator.right):
+            pointer.output.weight.zero_()
+    return ner
+
+
+def test_as_many_rounds_are_recorded_as_were_needed(one_by_one):
+    recorded, _ = with_recordings(one_by_one)
+    bias = one_by_one.network.generator.stop.bias
+    rounds = []
+    for stop in (1e4, 1e4, -1e3, 1e4, -1e3):
+        with torch.no_grad():
+            bias.fill_(stop)
+        expected = one_by_one.predict_tokens(WORDS[:1])
+        assert_same(recorded.predict_tokens(WORDS[:1]), expected)
+        assert (len(expected[0]) > 3 * ROUND) == (stop < 0)
+        rounds.append(recorded.engine.lanes[0].graphs.count)
+    assert rounds[:3] == [0, 2, 2], "what a batch needs is recorded for the next"
+    assert rounds[3] == rounds[4] > 4
+
+
+def test_generation_can_be_told_how_many(one_by_one):
+    with torch.no_grad():
+        one_by_one.network.generator.stop.bias.fill_(-1e3)  # by itself it would go on
+    recorded, again = with_recordings(one_by_one)
+    settings, judge = recorded.settings, recorded.judge(recorded.settings.inference)
+    corpus = EncodedCorpus(SENTENCES[:5], recorded.subwords, settings.encoder)
+    counts = [0, 3, 9, 1, 2]
+    for _ in range(3):
+        task = Task(corpus, range(5), [[(0, 1)] * count for count in counts])
+        found = predict(recorded.engine, task, settings.inference, judge)
+        assert [len(one) for one in found] == counts
+    assert again.replays
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize("method", METHODS)
+def test_cuda_graphs_find_the_same(
+    still_encoder, nested_sentences, tmp_path: Path, monkeypatch, method
+):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    few = nested_sentences[:8]
+    settings = by_heart(few, still_encoder, tmp_path).override(
+        [f"method={method}", "training.epochs=40", "training.matches_per_entity=1"]
+    )
+    train(settings)
+    plain, recorded = (
+        DiffusionNER.from_pretrained(
+            settings.training.output, "cuda", precision="float32", cuda_graphs=graphed
+        )
+        for graphed in (False, True)
+    )
+    words = [s.words for s in few] * 20
+    expected = plain.predict_tokens(words, batch_size=16)
+    assert sum(map(len, expected)) > len(words) / 2
+    for _ in range(4):
+        assert_same(recorded.predict_tokens(words, batch_size=16), expected)
+    assert all(recordings(recorded))
+    assert all(lane.graphs.count for lane in recorded.engine.lanes)
