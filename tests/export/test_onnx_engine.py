@@ -19,6 +19,7 @@ from diffusionner import DiffusionNER, Entity, formats
 from diffusionner.batching import EncodedCorpus
 from diffusionner.corpus import Sentence
 from diffusionner.diffusion.span_counts import NO_SPAN
+from diffusionner.errors import SettingsError
 from diffusionner.export import export
 from diffusionner.inference import onnx_engine
 from diffusionner.inference.onnx_engine import OnnxEngine
@@ -71,6 +72,12 @@ def test_the_same_from_given_spans(pair, sentences, docs):
         )
         assert any(expected) and not expected[0]
         assert_same(found, expected)
+
+
+def test_a_model_without_an_initializer_has_no_candidates(ner):
+    with pytest.raises(SettingsError, match=r"needs a model with decoder\.initializer=true"):
+        ner.predict_tokens([["Ada"]], start="candidates")
+    assert "initial" not in ner.engine.encoder.outputs + ner.engine.denoiser.inputs
 
 
 def test_the_same_in_texts(pair):

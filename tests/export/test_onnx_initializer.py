@@ -12,7 +12,6 @@ from diffusionner import DiffusionNER
 from diffusionner import export as exporting
 from diffusionner.batching import EncodedCorpus
 from diffusionner.corpus import Sentence
-from diffusionner.errors import SettingsError
 from diffusionner.export import export, int8
 from diffusionner.inference import onnx_engine
 from diffusionner.inference.onnx_engine import encoder_inputs
@@ -73,12 +72,6 @@ def test_the_graphs_hand_the_scores_on(initialized_pair):
     names = ["initial", "initial_types"] if ner.settings.decoder.typed_initializer else ["initial"]
     for given in (ner.engine.encoder.outputs, ner.engine.denoiser.inputs):
         assert [name for name in given if name.startswith("initial")] == names
-
-
-def test_a_model_without_has_no_candidates(ner):
-    with pytest.raises(SettingsError, match=r"needs a model with decoder\.initializer=true"):
-        ner.predict_tokens([["Ada"]], start="candidates")
-    assert "initial" not in ner.engine.encoder.outputs + ner.engine.denoiser.inputs
 
 
 # int8
