@@ -2,6 +2,9 @@
 # environment .venv with pinned versions first.
 PYTHON ?= python3
 BIN := .venv/bin
+# Modules are compiled when they are first imported, and kept so: to compile all of them would take
+# half of the installation.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test check clean
 
@@ -21,7 +24,6 @@ check: .venv/ready
 	$(BIN)/ruff format --check src tests
 	$(BIN)/mypy
 
-# Modules are compiled when they are first imported: all of them would take half of the installation.
 .venv/ready: requirements.txt pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --no-compile -r requirements.txt
