@@ -65,8 +65,7 @@ def efficiency(table: Table, shown: Shown) -> Sheet:
         f"{SHORT_EPOCHS} epochs. Rows of DiffusionNER start from candidates as the presets do, or "
         f"from noise with {PAPER_START['spans']} spans as in the paper. Random weights have real "
         "speed but no entities: the autoregressive decoder then generates as many as a sentence "
-        "has. On a GPU all is recorded as CUDA graphs, of all methods; without, kernels are "
-        "launched one by one. Only what the same version of the program timed is compared.",
+        "has. Only what the same version of the program timed is compared.",
         *said,
     ]
     return Sheet(text, grids)
