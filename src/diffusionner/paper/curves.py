@@ -199,7 +199,7 @@ def figures(table: Table, shown: Shown) -> Sheet:
                 "x": [speed.mean for _, _, speed in line],
                 "y": [f1.mean for _, f1, _ in line],
                 "sd": [f1.sd for _, f1, _ in line],
-                "labels": [one.removeprefix(title).removeprefix(", ") for one, _, _ in line],
+                "labels": _short([one.removeprefix(title)[2:] for one, _, _ in line]),
             }
             for title, line in lines.items()
         ]
@@ -208,7 +208,6 @@ def figures(table: Table, shown: Shown) -> Sheet:
                 "title": name,
                 "xlabel": "sentences/s",
                 "ylabel": "dev F1",
-                "log": True,
                 "series": series,
             }
         )
@@ -223,6 +222,11 @@ def figures(table: Table, shown: Shown) -> Sheet:
         "spans: grey is what a step was shown, coloured what it made of it."
     ]
     return Sheet(text, grids, plots)
+
+
+def _short(labels: Sequence[str]) -> list[str]:
+    """γ = 1, 5 and 10: what is the same is said once, or points that are near have no room."""
+    return [*labels[:1], *(label.rpartition(" ")[2] for label in labels[1:])]
 
 
 def _measured(shown: Shown, corpus: str, one: Point) -> Cell:

@@ -113,7 +113,7 @@ def _dots(data: Mapping[str, Any]) -> Figure:
 
 
 def lines(data: Mapping[str, Any]) -> Figure:
-    from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
+    from matplotlib.ticker import StrMethodFormatter
 
     panels = data["panels"]
     styles = _styles(panels)
@@ -123,16 +123,15 @@ def lines(data: Mapping[str, Any]) -> Figure:
             _line(chart, one, styles[one["name"]], below=number % 2 == 0)
         chart.set(title=panel["title"], xlabel=panel["xlabel"], ylabel=panel["ylabel"])
         chart.grid(alpha=0.3)
-        if panel.get("log"):
-            chart.set_xscale("log")
-            chart.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            chart.xaxis.set_minor_locator(NullLocator())
-            chart.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-            chart.margins(0.12)
         places = {x for one in panel["series"] for x in one["x"]}
         if all(isinstance(x, int) for x in places):
             chart.set_xticks(sorted(places))
-        if panel["ylabel"] == "sentences/s":  # else a little slower looks much slower
+        # Speeds from 0 on, or a little slower looks much slower.
+        if panel["xlabel"] == "sentences/s":
+            chart.margins(y=0.12)
+            chart.set_xlim(0, 1.1 * max(chart.dataLim.xmax, 1))
+            chart.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        if panel["ylabel"] == "sentences/s":
             chart.set_ylim(0, 1.1 * max(chart.dataLim.ymax, 1))
             chart.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     _legend(figure, charts)
