@@ -22,10 +22,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from benchmarks import sample
+from benchmarks.timing import Summary
 from diffusionner import DiffusionNER, formats
 from diffusionner.batching import Batch
-from diffusionner.bench import sample
-from diffusionner.bench.timing import Summary
 from diffusionner.diffusion import span_noise
 from diffusionner.inference.engine import Engine
 from diffusionner.settings import InferenceSettings

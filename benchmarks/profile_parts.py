@@ -25,11 +25,11 @@ from rich.table import Table
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks import sample, shapes
+from benchmarks.throughput import transformer_inputs
+from benchmarks.timing import synchronise, timed
 from diffusionner import DiffusionNER, formats
 from diffusionner.batching import Batch, EncodedCorpus
-from diffusionner.bench import sample, shapes
-from diffusionner.bench.throughput import transformer_inputs
-from diffusionner.bench.timing import synchronise, timed
 from diffusionner.diffusion import span_noise
 from diffusionner.diffusion.span_counts import span_counts, span_slots
 from diffusionner.model import DenoisingNetwork

@@ -29,6 +29,6 @@ def make_batch(
         keys=blank[:, 0],
         gold=table[..., :2],
         gold_types=table[..., 2],
-        looked_for=np.ones((len(lengths), TYPES), dtype=bool),
+        annotated_types=np.ones((len(lengths), TYPES), dtype=bool),
         gold_counts=np.array([len(g) for g in gold]),
     )

@@ -10,12 +10,12 @@ import torch
 
 from diffusionner import DiffusionNER, Entity, formats
 from diffusionner.corpus import Sentence
-from diffusionner.inference.calibration import Judge
+from diffusionner.inference.calibration import ScoreRule
 from diffusionner.inference.torch_engine import TorchEngine
 from diffusionner.model import DenoisingNetwork
 from diffusionner.model.pretrained import load_encoder, load_tokenizer, position_limit
-from diffusionner.rivals.autoregressive import Generator
 from diffusionner.settings import InferenceSettings, Settings
+from reproduce.rivals.autoregressive import Generator
 
 LABELS = ["FAC", "GPE", "PER"]
 
@@ -117,9 +117,9 @@ def by_heart(sentences: list[Sentence], encoder: Path, folder: Path) -> Settings
     )
 
 
-def everything(labels: Sequence[str]) -> Judge:
+def everything(labels: Sequence[str]) -> ScoreRule:
     """Lets all pass."""
-    return Judge(InferenceSettings(phi=0.0), labels, None)
+    return ScoreRule(InferenceSettings(phi=0.0), labels, None)
 
 
 def written(entity: Entity) -> dict[str, object]:

@@ -10,11 +10,11 @@ from typing import Any
 
 from corpora import EXCERPT
 
-from diffusionner.paper import records
-from diffusionner.paper.plan import Job, plan
-from diffusionner.paper.records import Record
-from diffusionner.paper.sources import Sources
-from diffusionner.paper.tables import TABLE_GAMMAS, Point, Table, find, shape_point
+from reproduce import records
+from reproduce.plan import Job, plan
+from reproduce.records import Record
+from reproduce.sources import Sources
+from reproduce.tables import TABLE_GAMMAS, Point, Table, find, shape_point
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 FILES = {"genia": ("train_dev", "test"), "conll03": ("train", "dev", "test")}

@@ -16,7 +16,6 @@ from pathlib import Path
 import pandas
 import pyarrow as pa
 import pytest
-from models import lively_model, written
 from pyarrow import parquet
 
 from diffusionner import DiffusionNER, Entity
@@ -24,6 +23,7 @@ from diffusionner.annotation import run, sources
 from diffusionner.annotation.run import Model, annotate
 from diffusionner.cli import annotate as command
 from diffusionner.errors import DataError
+from models import lively_model, written
 
 TEXTS = ["Ada met Bob in Paris. It rained.", "Über 100 €: 日本 & <b>", "a", "Bob left. He ran."]
 ENTITY = "STRUCT(start INTEGER, end INTEGER, label VARCHAR, score DOUBLE, text VARCHAR)[]"

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from models import lively_model
 
 from diffusionner import DiffusionNER
 from diffusionner.annotation import ray_engine, run, sources, writers
@@ -18,6 +17,7 @@ from diffusionner.annotation.journal import Journal
 from diffusionner.annotation.local import LocalEngine
 from diffusionner.annotation.run import Model
 from diffusionner.errors import DataError
+from models import lively_model
 
 ray = pytest.importorskip("ray", reason="the package ray is not installed")
 COUNT = 1500

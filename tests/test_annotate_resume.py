@@ -16,7 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from models import lively_model
 from pyarrow import parquet
 
 from diffusionner import DiffusionNER
@@ -25,6 +24,7 @@ from diffusionner.annotation.journal import Journal
 from diffusionner.annotation.local import LocalEngine
 from diffusionner.annotation.run import Model
 from diffusionner.errors import DataError, WriteError
+from models import lively_model
 
 COUNT = 300
 # The command without the model: entities at a rate that leaves time for killing.

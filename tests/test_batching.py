@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from diffusionner.batching import Batch, EncodedCorpus
+from diffusionner.batching.subwords import SubwordTokenizer
 from diffusionner.corpus import Sentence, Span
 from diffusionner.model.pretrained import load_tokenizer
 from diffusionner.settings import EncoderSettings
-from diffusionner.subwords import SubwordTokenizer
 
 PAD, UNKNOWN, CLS, SEP = range(4)
 
@@ -283,7 +283,7 @@ def test_batches_are_integers_of_the_host(tokenizer, labels, filters):
     for f in fields(Batch):
         value = getattr(batch, f.name)
         # 32 bits hold all of them: they go to a device in one piece.
-        kind = np.bool_ if f.name == "looked_for" else np.int64
+        kind = np.bool_ if f.name == "annotated_types" else np.int64
         assert isinstance(value, np.ndarray) and value.dtype == kind, f.name
         assert len(value) == len(corpus), f.name
 

@@ -12,22 +12,22 @@ import numpy as np
 import pytest
 import torch
 from corpora import EXCERPT
-from models import lively_model
 
+from benchmarks import agreement, run, sample, scaling, shapes, training
+from benchmarks.run import Request
+from benchmarks.stages import STAGES
+from benchmarks.subjects import Subject
+from benchmarks.throughput import ENCODER, TEXT, WORDS, Axes
+from benchmarks.timing import Summary, interleave, percentile
+from benchmarks.training import STAGES as TRAINING_STAGES
+from benchmarks.training import Speedometer
 from diffusionner import Entity, formats
-from diffusionner.bench import agreement, run, sample, scaling, shapes, training
-from diffusionner.bench.run import Request
-from diffusionner.bench.stages import STAGES
-from diffusionner.bench.subjects import Subject
-from diffusionner.bench.throughput import ENCODER, TEXT, WORDS, Axes
-from diffusionner.bench.timing import Summary, interleave, percentile
-from diffusionner.bench.training import STAGES as TRAINING_STAGES
-from diffusionner.bench.training import Speedometer
 from diffusionner.corpus import Sentence
 from diffusionner.inference.calibration import Calibration
 from diffusionner.model import pointer
-from diffusionner.rivals.autoregressive import Generator
 from diffusionner.settings import Settings
+from models import lively_model
+from reproduce.rivals.autoregressive import Generator
 
 QUICK = ("bench", "--quick", "--seconds", "0.05", "--device", "cpu", "--data", EXCERPT)
 

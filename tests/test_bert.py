@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from models import lively_model
 from transformers import AutoTokenizer, BertModel
 
 from diffusionner import DiffusionNER
-from diffusionner.checkpoint import tokenizer_files
+from diffusionner.batching.subwords import SubwordTokenizer
 from diffusionner.errors import CheckpointError
 from diffusionner.model.bert import Bert, fits
 from diffusionner.model.pretrained import load_encoder
-from diffusionner.subwords import SubwordTokenizer
+from diffusionner.storage.checkpoint import tokenizer_files
+from models import lively_model
 
 TEXT = "Ada Lovelace met Charles Babbage in London ."
 

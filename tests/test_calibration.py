@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from models import lively_model
 
 from diffusionner import DiffusionNER, formats
 from diffusionner.corpus import Sentence, Span
@@ -18,14 +17,15 @@ from diffusionner.inference.calibration import (
     FEWEST_PER_KNOT,
     PHI,
     Calibration,
-    Judge,
+    ScoreRule,
     expected_calibration_error,
     fit,
     load_calibration,
     outcomes,
 )
-from diffusionner.inference.decoding import Found
+from diffusionner.inference.decoding import DecodedEntity
 from diffusionner.settings import InferenceSettings, Settings
+from models import lively_model
 
 LABELS = ["A", "B"]
 
@@ -45,7 +45,7 @@ def late(total: float) -> float:
 
 def corpus(
     count: int, chances: Sequence[Callable[[float], float]] = (square, square), seed: int = 0
-) -> tuple[list[Sentence], list[list[Found]]]:
+) -> tuple[list[Sentence], list[list[DecodedEntity]]]:
     """Sentences of two words in each of which one entity is found, at a random total.
 
     chances: for each type, how often it is right at a total.
@@ -57,7 +57,7 @@ def corpus(
         right = random.random() < chances[kind](total)
         span = Span(0, 1, LABELS[kind]) if right else Span(1, 2, LABELS[kind])
         sentences.append(Sentence(["a", "b"], [span]))
-        found.append([Found(0, 0, kind, total, total / 3, 1)])
+        found.append([DecodedEntity(0, 0, kind, total, total / 3, 1)])
     return sentences, found
 
 
@@ -112,8 +112,8 @@ def test_a_type_that_is_seldom_right_has_its_own_threshold():
     assert few.thresholds == {"A": 0.5, "B": 0.5}
 
 
-def judge(calibration: Calibration | None, **options: float) -> Judge:
-    return Judge(dataclasses.replace(InferenceSettings(), **options), LABELS, calibration)
+def judge(calibration: Calibration | None, **options: float) -> ScoreRule:
+    return ScoreRule(dataclasses.replace(InferenceSettings(), **options), LABELS, calibration)
 
 
 def test_who_decides():
@@ -132,7 +132,9 @@ def test_among_equals_the_threshold_is_half_of_the_best_f1(missed, expected):
     """Nothing lies between the sure ones and the hopeless: every threshold does as well."""
     sure = [Sentence(["a"], [Span(0, 1, "A")])] * 100
     wrong, rest = [Sentence(["a"])] * 30, [Sentence(["a"], [Span(0, 1, "A")])] * missed
-    found = [[Found(0, 0, 0, 2.9, 0.0, 1)]] * 100 + [[Found(0, 0, 0, 0.1, 0.0, 1)]] * 30
+    found = [[DecodedEntity(0, 0, 0, 2.9, 0.0, 1)]] * 100 + [
+        [DecodedEntity(0, 0, 0, 0.1, 0.0, 1)]
+    ] * 30
     calibration = fit([*sure, *wrong, *rest], [*found, *([[]] * missed)], ["A"])
     assert calibration is not None and calibration.thresholds == {"A": expected}
 

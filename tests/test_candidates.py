@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from models import LABELS, assert_same, lively_model, written
 
 from diffusionner import DiffusionNER
 from diffusionner.batching import EncodedCorpus
@@ -20,6 +19,7 @@ from diffusionner.model import DenoisingNetwork
 from diffusionner.model.initializer import candidates
 from diffusionner.model.tensors import to_tensors
 from diffusionner.settings import Settings
+from models import LABELS, assert_same, lively_model, written
 
 CPU = torch.device("cpu")
 

@@ -8,16 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from models import lively_model
 
-from diffusionner import DiffusionNER, formats, registry
+from diffusionner import DiffusionNER, formats
 from diffusionner.card import measuring, startup
 from diffusionner.card.about import read_about
 from diffusionner.corpus import Sentence, Span
 from diffusionner.errors import DataError
 from diffusionner.evaluation.model import Measured, measure
 from diffusionner.evaluation.result import Resampling
-from diffusionner.model_folder import CARD
+from diffusionner.storage import registry
+from diffusionner.storage.config import CARD
+from models import lively_model
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 ABOUT = {

@@ -13,7 +13,6 @@ import pytest
 import yaml
 from commands import Result, assert_short
 from corpora import EXCERPT
-from models import written as shown
 from services import until
 
 from diffusionner import DiffusionNER, __version__, formats
@@ -21,6 +20,7 @@ from diffusionner.cli import _how_to_install
 from diffusionner.evaluation.scorer import score
 from diffusionner.settings import describe
 from diffusionner.training.trainer import Trainer
+from models import written as shown
 
 COMMANDS = (
     *("train", "evaluate", "predict", "settings", "data", "score", "export", "bench"),

@@ -11,11 +11,12 @@ import pytest
 import torch
 from batches import make_batch
 
+import reproduce.rivals  # noqa: F401  (registers the rivals)
 from diffusionner.corpus import Sentence, Span
 from diffusionner.model.tensors import to_tensors
-from diffusionner.rivals.chains import Chains
-from diffusionner.rivals.crf import Tagged, TaggingObjective
-from diffusionner.rivals.tags import deepest, followers, nesting, tags_of
+from reproduce.rivals.chains import Chains
+from reproduce.rivals.crf import Tagged, TaggingObjective
+from reproduce.rivals.tags import deepest, followers, nesting, tags_of
 
 NAMES = ("O", "S-0", "B-0", "I-0", "E-0", "S-1", "B-1", "I-1", "E-1")
 LEVELS = 2
@@ -109,7 +110,7 @@ def test_the_loss_is_the_likelihood_of_all_that_may_be_right(chains, emissions):
     """Where the second type was not looked for, a word outside may be part of one."""
     gold = [[(1, 2, 0), (1, 1, 0)], [], [(0, 0, 0)]]
     batch = make_batch(WORDS.tolist(), gold)
-    batch.looked_for[1] = [True, False]
+    batch.annotated_types[1] = [True, False]
     objective = TaggingObjective.__new__(TaggingObjective)
     torch.nn.Module.__init__(objective)
     objective.network = type("Network", (), {"chains": chains, "levels": LEVELS})()

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models import everything
 
 from diffusionner.batching import EncodedCorpus
 from diffusionner.corpus import Irregular, Sentence, Span
+from diffusionner.data.ceiling import REASONS, Reach, Room, Window, find_tokenizer
 from diffusionner.data.checks import CheckedFile, Checker
 from diffusionner.data.findings import KINDS, Findings, Severity
-from diffusionner.data.reach import REASONS, Reach, Room, Window, find_tokenizer
+from diffusionner.data.fingerprint import fingerprint
 from diffusionner.errors import DataError
-from diffusionner.fingerprint import fingerprint
-from diffusionner.inference.decoding import Found, deduplicate, resolve_overlaps
+from diffusionner.inference.decoding import DecodedEntity, deduplicate, resolve_overlaps
 from diffusionner.settings import EncoderSettings, InferenceSettings, Settings
+from models import everything
 
 
 def line(words: str, *entities: tuple, **more: object) -> dict:
@@ -370,7 +370,9 @@ def test_reach_is_what_decoding_can_keep(entities, policy):
     different = {span[:2] for span in entities}  # as deduplication leaves them
     most = 0
     for ranking in permutations(different):
-        found = [Found(s, e - 1, 0, 3 - i / 100, 1.0, 1) for i, (s, e) in enumerate(ranking)]
+        found = [
+            DecodedEntity(s, e - 1, 0, 3 - i / 100, 1.0, 1) for i, (s, e) in enumerate(ranking)
+        ]
         most = max(most, len(resolve_overlaps(found, policy)))
     assert reach.found == most
 

@@ -13,7 +13,7 @@ import yaml
 
 from diffusionner import formats
 from diffusionner.cli import main
-from diffusionner.fingerprint import fingerprint
+from diffusionner.data.fingerprint import fingerprint
 
 NESTED = '{"doc": "a", "tokens": ["the", "IL-2", "gene"], "entities": [{"start": 0, "end": 3, "label": "DNA"}, {"start": 1, "end": 2, "label": "protein"}]}'  # fmt: skip  # noqa: E501
 FLAT = '{"doc": "b", "tokens": ["[bold]", "met", "Ada"], "entities": [{"start": 2, "end": 3, "label": "[PER]"}]}'  # fmt: skip  # noqa: E501

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from diffusionner.corpus import Irregular, Sentence, Span
 from diffusionner.data import plots
+from diffusionner.data.fingerprint import fingerprint
 from diffusionner.data.overlaps import (
     crossing,
     depths,
@@ -19,7 +20,6 @@ from diffusionner.data.overlaps import (
 )
 from diffusionner.data.statistics import Statistics, gather
 from diffusionner.errors import DataError
-from diffusionner.fingerprint import fingerprint
 
 bounds = st.tuples(st.integers(0, 8), st.integers(1, 5)).map(lambda b: (b[0], b[0] + b[1]))
 spans = st.builds(lambda b, label: Span(*b, label), bounds, st.sampled_from("AB"))

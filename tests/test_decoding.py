@@ -8,14 +8,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from models import everything
 
 from diffusionner.batching import Batch, EncodedCorpus, Windows
 from diffusionner.corpus import Sentence, Span
 from diffusionner.evaluation.scorer import score
 from diffusionner.inference.decoding import (
     Columns,
-    Found,
+    DecodedEntity,
     by_sentence,
     deduplicate,
     resolve_overlaps,
@@ -28,19 +27,22 @@ from diffusionner.model.initializer import Initial
 from diffusionner.model.pretrained import load_tokenizer
 from diffusionner.settings import EncoderSettings, InferenceSettings
 from diffusionner.training.selection import GRID, best_phi
+from models import everything
 
 # Reading out
 
 
-def entity(left: int, right: int, kind: int, total: float) -> Found:
-    return Found(left, right, kind, total, 0.0, 1)
+def entity(left: int, right: int, kind: int, total: float) -> DecodedEntity:
+    return DecodedEntity(left, right, kind, total, 0.0, 1)
 
 
-def passing(found: list[Found], phi: float) -> list[Found]:
+def passing(found: list[DecodedEntity], phi: float) -> list[DecodedEntity]:
     return [one for one in found if one.total >= phi]
 
 
-def distinct(table: np.ndarray, windows: Windows, chosen: np.ndarray) -> list[tuple[int, Found]]:
+def distinct(
+    table: np.ndarray, windows: Windows, chosen: np.ndarray
+) -> list[tuple[int, DecodedEntity]]:
     """Whatever its total; its score and votes are of other tests."""
     columns = deduplicate(table, windows, chosen, everything(["A", "B", "C"]))
     found = (one._replace(score=0.0, votes=1) for one in columns.found())
@@ -330,7 +332,9 @@ def test_cut_sentences_are_put_together_again(encoder_folder, batch_size):
 # Overlaps
 
 
-def random_spans(random: np.random.Generator, count: int = 25, words: int = 12) -> list[Found]:
+def random_spans(
+    random: np.random.Generator, count: int = 25, words: int = 12
+) -> list[DecodedEntity]:
     found = []
     for _ in range(count):
         left, right = sorted(random.integers(0, words, 2).tolist())
@@ -339,11 +343,11 @@ def random_spans(random: np.random.Generator, count: int = 25, words: int = 12) 
     return found
 
 
-def words_of(f: Found) -> set[int]:
+def words_of(f: DecodedEntity) -> set[int]:
     return set(range(f.left, f.right + 1))
 
 
-def clashes(a: Found, b: Found, policy: str) -> bool:
+def clashes(a: DecodedEntity, b: DecodedEntity, policy: str) -> bool:
     shared = words_of(a) & words_of(b)
     if policy == "all" or not shared:
         return False
@@ -357,7 +361,7 @@ def test_overlaps_are_resolved_by_the_definition(policy):
     for _ in range(50):
         found = random_spans(random)
         kept = resolve_overlaps(found, policy)
-        expected: list[Found] = []
+        expected: list[DecodedEntity] = []
         for one in sorted(found, key=lambda f: (-f.total, f.left, f.right, f.kind)):
             if not any(clashes(one, better, policy) for better in expected):
                 expected.append(one)

@@ -14,7 +14,6 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models import lively_model
 
 import diffusionner.service
 from diffusionner.corpus import Entity
@@ -22,6 +21,7 @@ from diffusionner.drawing import Entities
 from diffusionner.drawing.html import page
 from diffusionner.drawing.lanes import assign, pieces
 from diffusionner.errors import WriteError
+from models import lively_model
 
 TEXT = "the Bank of England\nin <b>London</b> & Köln 東京都"
 FOUND = [

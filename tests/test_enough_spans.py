@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from corpora import EXCERPT
-from models import assert_same, lively_model
 
 from diffusionner import DiffusionNER, formats
-from diffusionner.inference.enough_spans import EnoughSpans
+from diffusionner.inference.gpu.span_budget import SpanBudget
+from models import assert_same, lively_model
 
 WORDS = [s.words for s in formats.read(EXCERPT)]
 INITIALIZER = ("decoder.initializer=true", "decoder.typed_initializer=true")
@@ -27,7 +27,7 @@ def table(spans: int, *used: int) -> np.ndarray:
 
 
 def test_as_many_as_such_batches_needed():
-    enough = EnoughSpans()
+    enough = SpanBudget()
     many = slots(40, 12)
     assert enough.expected(many) == 40, "nothing is known yet"
     assert enough.sufficed(table(40, 3, 1), many, 40)
@@ -41,7 +41,7 @@ def test_as_many_as_such_batches_needed():
 
 
 def test_a_sentence_that_has_no_more_is_not_cut():
-    enough = EnoughSpans()
+    enough = SpanBudget()
     assert enough.sufficed(table(8, 8, 3), slots(8, 20), 8), "it has eight and used them"
     assert not enough.sufficed(table(8, 3, 8), slots(8, 20), 8)
 
@@ -50,14 +50,14 @@ def test_a_sentence_that_has_no_more_is_not_cut():
 def models(encoder_folder) -> tuple[DiffusionNER, DiffusionNER]:
     """As it is, and guessing as on a GPU."""
     plain, guessing = (lively_model(encoder_folder, *INITIALIZER) for _ in range(2))
-    guessing.engine.enough = EnoughSpans()
+    guessing.engine.enough = SpanBudget()
     return plain, guessing
 
 
 def test_what_is_found_is_the_same():
     """By a trained model: of random weights all candidates are likely."""
     plain, guessing = (DiffusionNER.from_pretrained("en", device="cpu") for _ in range(2))
-    guessing.engine.enough = EnoughSpans()
+    guessing.engine.enough = SpanBudget()
     launched = []
     launch = guessing.engine._launch
     guessing.engine._launch = lambda *given: launched.append(given[2].shape[1]) or launch(*given)

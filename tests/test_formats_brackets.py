@@ -9,8 +9,8 @@ from test_formats_research import CONLLU, WORDS
 
 from diffusionner import formats
 from diffusionner.corpus import Irregular, Sentence, Span
+from diffusionner.data.fingerprint import fingerprint
 from diffusionner.errors import DataError
-from diffusionner.fingerprint import fingerprint
 from diffusionner.formats import detect, read
 from diffusionner.formats.texts import TextDocument, to_sentences
 

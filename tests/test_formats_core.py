@@ -13,9 +13,9 @@ import pytest
 
 from diffusionner import formats
 from diffusionner.corpus import Irregular, Sentence, Span
+from diffusionner.data.fingerprint import fingerprint
 from diffusionner.errors import DataError, WriteError
 from diffusionner.files import write_bytes, write_folders
-from diffusionner.fingerprint import fingerprint
 from diffusionner.formats import FORMATS, Format
 from diffusionner.formats.base import HEAD, Holds, Sample
 from diffusionner.formats.fitting import fit

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from models import LABELS, lively_model
 
 from diffusionner import DiffusionNER, Entity
 from diffusionner.errors import SettingsError
 from diffusionner.integrations.gliner_calls import choose
+from models import LABELS, lively_model
 
 TEXT = "Ada met A b c d e f g h i j k l m n o p in London. In 1999 it rained."
 FIELDS = ["start", "end", "text", "label", "score"]

@@ -8,10 +8,11 @@ from pathlib import Path
 import hubs
 import pytest
 from huggingface_hub import constants
-from models import assert_same, lively_model
 
-from diffusionner import DiffusionNER, registry
+from diffusionner import DiffusionNER
 from diffusionner.errors import WriteError
+from diffusionner.storage import registry
+from models import assert_same, lively_model
 
 TEXT = "Ada Lovelace met Charles Babbage in London."
 NAME = "someone/tiny-ner"

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from models import by_heart
 
 from diffusionner import DiffusionNER
 from diffusionner.batching import Batch, EncodedCorpus
@@ -27,6 +26,7 @@ from diffusionner.model.tensors import to_tensors
 from diffusionner.settings import Settings
 from diffusionner.training.objective import DenoisingObjective, NoisySpans
 from diffusionner.training.trainer import train
+from models import by_heart
 
 CPU = torch.device("cpu")
 Make = Callable[..., tuple[DenoisingObjective, Batch[np.ndarray]]]

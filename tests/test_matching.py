@@ -253,7 +253,7 @@ def test_no_entity_may_be_a_type_that_nobody_marked():
     prediction = random_prediction(len(LENGTHS), 1, 7, max(LENGTHS), TYPES)
     batch = make_batch(LENGTHS, [[], [], []])
     whole = loss_of(prediction, batch)
-    batch.looked_for[1, 1:] = False
+    batch.annotated_types[1, 1:] = False
     log_p = prediction.types.log_softmax(-1)
     expected = -log_p[[0, 2], ..., -1].sum() - log_p[1, ..., 1:].logsumexp(-1).sum()
     assert loss_of(prediction, batch) == pytest.approx(expected.item(), rel=1e-5)

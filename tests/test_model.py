@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from models import everything
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from diffusionner.batching import Batch, EncodedCorpus
+from diffusionner.batching.subwords import SubwordTokenizer
 from diffusionner.corpus import Sentence, collect_labels
 from diffusionner.diffusion import ddim_step, gaussian_noise, mix_keys
 from diffusionner.errors import SettingsError
@@ -26,10 +26,10 @@ from diffusionner.model.network import Restored
 from diffusionner.model.pretrained import load_encoder, load_tokenizer
 from diffusionner.model.tensors import to_device, to_tensors
 from diffusionner.settings import EncoderSettings, InferenceSettings, Settings
-from diffusionner.subwords import SubwordTokenizer
 from diffusionner.training.graphs import BUCKETS
 from diffusionner.training.objective import DenoisingObjective
 from diffusionner.training.optimisation import build_optimizer, set_rate
+from models import everything
 
 Build = Callable[..., DenoisingNetwork]
 CPU = torch.device("cpu")

@@ -9,20 +9,21 @@ import numpy as np
 import pytest
 import torch
 from corpora import EXCERPT
-from models import assert_same, lively_model
 from test_recorded_decoding import Again
 from torch import Tensor
 from torch.nn import functional as F
 
+import reproduce.rivals  # noqa: F401  (registers the rivals)
+from benchmarks.subjects import Subject
+from benchmarks.throughput import Loaded, encoder_task
 from diffusionner import DiffusionNER, formats
 from diffusionner.batching import Batch, EncodedCorpus
-from diffusionner.bench.subjects import Subject
-from diffusionner.bench.throughput import Loaded, encoder_task
-from diffusionner.inference.encoding import PackedTransformer, can_pack
+from diffusionner.inference.gpu.encoding import PackedTransformer, can_pack
 from diffusionner.inference.torch_engine import Lane, TorchEngine
 from diffusionner.methods import network_class
 from diffusionner.model import bert
 from diffusionner.model.tensors import to_tensors
+from models import assert_same, lively_model
 
 SENTENCES = formats.read(EXCERPT)
 WORDS = [s.words for s in SENTENCES]

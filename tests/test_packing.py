@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from models import lively_model
 from safetensors.torch import load_file
 
 from diffusionner import DiffusionNER
 from diffusionner.errors import CheckpointError, SettingsError
-from diffusionner.packing import pack, unpack
+from diffusionner.storage.packing import pack, unpack
+from models import lively_model
 
 
 def weights() -> dict[str, torch.Tensor]:

@@ -3,7 +3,7 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
-from diffusionner.padding import FIXED_COST, cheapest_cuts
+from diffusionner.batching.padding import FIXED_COST, cheapest_cuts
 
 
 def cost(sizes, cuts, budget):

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from models import LABELS, lively_model
 from services import Client, running
 
 from diffusionner.corpus import Entity
@@ -18,6 +17,7 @@ from diffusionner.service.keys import ApiKeys
 from diffusionner.service.limits import Limits
 from diffusionner.service.waiting import Task
 from diffusionner.service.worker import Answerer
+from models import LABELS, lively_model
 
 playwright = pytest.importorskip("playwright.sync_api", reason="install the extra 'dev'")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

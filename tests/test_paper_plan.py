@@ -9,12 +9,12 @@ import pytest
 from papers import jobs, sources, write_corpora, write_records
 
 from diffusionner.errors import SettingsError
-from diffusionner.paper.corpora import CORPORA, METHODS
-from diffusionner.paper.plan import check_encoders, plan
-from diffusionner.paper.records import Records
-from diffusionner.paper.sources import Sources
-from diffusionner.paper.tables import DEV, TEST, find
 from diffusionner.settings import Settings
+from reproduce.corpora import CORPORA, METHODS
+from reproduce.plan import check_encoders, plan
+from reproduce.records import Records
+from reproduce.sources import Sources
+from reproduce.tables import DEV, TEST, find
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 

@@ -14,10 +14,10 @@ import pytest
 from papers import jobs, sources, write_records
 
 from diffusionner.errors import DataError
-from diffusionner.paper import plots, published, render
-from diffusionner.paper.corpora import METHODS
-from diffusionner.paper.records import Record, Records, path_of, read, write
-from diffusionner.paper.tables import (
+from reproduce import plots, published, render
+from reproduce.corpora import METHODS
+from reproduce.records import Record, Records, path_of, read, write
+from reproduce.tables import (
     DEV,
     NOISY,
     SHORT_EPOCHS,

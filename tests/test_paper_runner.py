@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from papers import CONFIGS, jobs, sources, write_records
 
-from diffusionner.paper import progress, tasks
-from diffusionner.paper.collect import POINTS, Shelf
-from diffusionner.paper.corpora import METHODS
-from diffusionner.paper.progress import Occupancy
-from diffusionner.paper.records import path_of, read
-from diffusionner.paper.runner import Overview, Runner
-from diffusionner.paper.sources import Sources
-from diffusionner.paper.tables import DEV, TEST, Need, Table, point, shape_point
+from reproduce import progress, tasks
+from reproduce.collect import POINTS, Shelf
+from reproduce.corpora import METHODS
+from reproduce.progress import Occupancy
+from reproduce.records import path_of, read
+from reproduce.runner import Overview, Runner
+from reproduce.sources import Sources
+from reproduce.tables import DEV, TEST, Need, Table, point, shape_point
 
 # Stands in for `diffusionner train` and for the worker: an epoch a line, a state to resume from.
 STUB = """

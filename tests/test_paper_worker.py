@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from corpora import EXCERPT
-from models import LABELS, lively_model
 from papers import CONFIGS
 
+from benchmarks import shapes
 from diffusionner import formats
-from diffusionner.bench import shapes
-from diffusionner.paper import worker
-from diffusionner.paper.tables import DEV, SPEED, UNRECORDED_POINTS, point, shape_point
+from models import LABELS, lively_model
+from reproduce import worker
+from reproduce.tables import DEV, SPEED, UNRECORDED_POINTS, point, shape_point
 
 
 @pytest.fixture(autouse=True)

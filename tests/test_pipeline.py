@@ -11,7 +11,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from models import LABELS, assert_same, lively_model, spans
 
 from diffusionner import DiffusionNER, Entity
 from diffusionner.corpus import Sentence
@@ -20,6 +19,7 @@ from diffusionner.inference import reading
 from diffusionner.inference.predictor import batch_size
 from diffusionner.model.encoder import SentenceEncoder
 from diffusionner.settings import Settings
+from models import LABELS, assert_same, lively_model, spans
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from models import lively_model
 
 from diffusionner import DiffusionNER
 from diffusionner.errors import SettingsError
+from models import lively_model
 
 presidio = pytest.importorskip("presidio_analyzer", reason="Presidio is not installed")
 from presidio_analyzer.nlp_engine import NoOpNlpEngine  # noqa: E402

@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 import torch
 from corpora import EXCERPT
-from models import assert_same, lively_model
 
+from benchmarks import agreement
+from benchmarks.subjects import Subject
 from diffusionner import DiffusionNER, formats
-from diffusionner.bench import agreement
-from diffusionner.bench.subjects import Subject
 from diffusionner.corpus import Sentence
-from diffusionner.inference import recording, torch_engine
-from diffusionner.inference.recording import Shape, padded_count
+from diffusionner.inference import torch_engine
+from diffusionner.inference.gpu import recording
+from diffusionner.inference.gpu.recording import Shape, padded_count
 from diffusionner.inference.torch_engine import LANES, Lane, TorchEngine
+from models import assert_same, lively_model
 
 WORDS = [s.words for s in formats.read(EXCERPT)]
 INITIALIZER = ("decoder.initializer=true", "decoder.typed_initializer=true", "decoder.reach=3")

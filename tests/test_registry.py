@@ -11,14 +11,15 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 import torch
-from models import lively_model
 
-from diffusionner import DiffusionNER, formats, registry
+from diffusionner import DiffusionNER, formats
 from diffusionner.corpus import Sentence
 from diffusionner.errors import CheckpointError, SettingsError
-from diffusionner.model_folder import CARD as CARD_FILE
 from diffusionner.settings import Settings
+from diffusionner.storage import registry
+from diffusionner.storage.config import CARD as CARD_FILE
 from diffusionner.training.trainer import Trainer
+from models import lively_model
 
 SHIPPED = ("en", "bio")
 TEXT = "Ada Lovelace met Charles Babbage in London ."
@@ -73,7 +74,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, made: Path) -> list[tuple[str, list[s
 
 
 def test_names_with_the_default_first(models):
-    assert registry.shipped() == {"en": models / "en", "bio": models / "bio"}
+    assert registry.installed_models() == {"en": models / "en", "bio": models / "bio"}
 
 
 def test_only_a_name_is_resolved(models):
@@ -107,7 +108,10 @@ def test_an_installation_without_models(models, monkeypatch, tmp_path, asked):
 
 
 def test_torch_is_not_imported():
-    code = "import sys, diffusionner.registry as r; r.shipped(); assert 'torch' not in sys.modules"
+    code = (
+        "import sys, diffusionner.storage.registry as r; r.installed_models()\n"
+        "assert 'torch' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -190,7 +194,7 @@ def test_bench_takes_names(models, refused, monkeypatch):
     def run(request, *_):
         raise SettingsError(f"{[str(model) for model in request.models]}")
 
-    monkeypatch.setattr("diffusionner.bench.run.run", run)
+    monkeypatch.setattr("benchmarks.run.run", run)
     given = ("--data", "dev.jsonl", "--model", "bio", "--model", "en")
     assert str([str(models / "bio"), str(models / "en")]) in refused("bench", *given)
 
@@ -252,12 +256,12 @@ def test_a_broken_card_is_named(models, tmp_path):
 
 
 def test_what_is_shipped():
-    assert tuple(registry.shipped()) == SHIPPED
+    assert tuple(registry.installed_models()) == SHIPPED
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_model_is_small_and_has_a_card(name):
-    folder = registry.shipped()[name]
+    folder = registry.installed_models()[name]
     assert (folder / "model.safetensors").stat().st_size <= 45e6
     about = registry.describe(name).about
     assert about["license"] and about["description"] and all(f1 > 40 for f1 in about["f1"].values())

@@ -21,9 +21,10 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from diffusionner import DiffusionNER, checkpoint, files
+from diffusionner import DiffusionNER, files
 from diffusionner.errors import CheckpointError
 from diffusionner.settings import Settings
+from diffusionner.storage import checkpoint
 from diffusionner.training.reporter import Reporter
 from diffusionner.training.trainer import Trainer, train
 

@@ -9,25 +9,26 @@ import numpy as np
 import pytest
 import torch
 from batches import make_batch
-from models import lively_generator
 from safetensors.torch import load_file
 
+import reproduce.rivals  # noqa: F401  (registers the rivals)
 from diffusionner.batching import Batch, EncodedCorpus
 from diffusionner.corpus import Sentence, collect_labels
 from diffusionner.inference.decoding import deduplicate
-from diffusionner.methods import network_class
+from diffusionner.methods import network_class, objective_class
 from diffusionner.model.base import Network
 from diffusionner.model.biaffine import SIZE, WIDEST, Biaffine
 from diffusionner.model.encoder import SentenceEncoding
 from diffusionner.model.pretrained import load_encoder, load_tokenizer
 from diffusionner.model.tensors import pack, to_device, to_tensors, unpack
-from diffusionner.rivals import autoregressive
-from diffusionner.rivals.autoregressive import in_order
-from diffusionner.rivals.biaffine import BiaffineObjective
 from diffusionner.settings import InferenceSettings, Settings
 from diffusionner.training.base import Objective
 from diffusionner.training.graphs import BUCKETS
 from diffusionner.training.trainer import Trainer, train
+from models import lively_generator
+from reproduce.rivals import autoregressive
+from reproduce.rivals.autoregressive import in_order
+from reproduce.rivals.biaffine import BiaffineObjective
 
 METHODS = ["crf", "biaffine", "queries", "autoregressive"]
 CPU = torch.device("cpu")
@@ -52,7 +53,7 @@ def make(tiny_settings: Settings, still_encoder: Path, nested_sentences: list[Se
         network = network_class(method)(load_encoder(str(still_encoder)), labels, settings)
         tokenizer = load_tokenizer(still_encoder, limit=128)
         corpus = EncodedCorpus(nested_sentences[:6], tokenizer, settings.encoder, labels)
-        return network.objective(settings), corpus
+        return objective_class(method)(network, settings), corpus
 
     return build
 
@@ -195,7 +196,7 @@ def test_biaffine_loss_is_that_of_a_loop():
     """In the last sentence nobody marked the second type."""
     lengths, gold = [4, 2, 3], [[(0, 3, 0), (1, 1, 1)], [], [(1, 2, 0)]]
     batch = make_batch(lengths, gold)
-    batch.looked_for[2] = [True, False]
+    batch.annotated_types[2] = [True, False]
     scores = torch.randn(3, 4, 4, 3, generator=torch.Generator().manual_seed(0))
     objective = BiaffineObjective(torch.nn.Module())
     found = objective.loss(scores, to_tensors(batch, CPU), torch.zeros(3, 0))

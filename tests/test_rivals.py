@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from models import assert_same, by_heart, spans
 from services import running
 
+import reproduce.rivals  # noqa: F401  (registers the rivals)
+from benchmarks.throughput import ENCODER, TEXT, WORDS
 from diffusionner import DiffusionNER, formats
-from diffusionner.bench.throughput import ENCODER, TEXT, WORDS
 from diffusionner.corpus import Sentence
 from diffusionner.errors import SettingsError
 from diffusionner.evaluation.scorer import score
@@ -19,6 +19,7 @@ from diffusionner.export import export
 from diffusionner.service.worker import Answerer
 from diffusionner.settings import Settings
 from diffusionner.training.trainer import train
+from models import assert_same, by_heart, spans
 
 EPOCHS = {"crf": 60, "biaffine": 40, "queries": 80, "autoregressive": 60}
 

@@ -16,10 +16,11 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
-from diffusionner import DiffusionNER, checkpoint
+from diffusionner import DiffusionNER
 from diffusionner.cli import main
 from diffusionner.errors import TrainingDiverged, WriteError
 from diffusionner.files import write_bytes
+from diffusionner.storage import checkpoint
 from diffusionner.training.objective import DenoisingObjective
 from diffusionner.training.trainer import Trainer, train
 

@@ -14,8 +14,8 @@ from typer.testing import CliRunner, Result
 from diffusionner import DiffusionNER, formats
 from diffusionner.cli import app
 from diffusionner.corpus import Sentence, Span
+from diffusionner.data.fingerprint import fingerprint
 from diffusionner.evaluation.scorer import compare, pair_up, score
-from diffusionner.fingerprint import fingerprint
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from models import LABELS, lively_model, written
 from services import Client, Held, read_all, request_bytes, running, until
 
 from diffusionner import DiffusionNER, Entity
@@ -23,6 +22,7 @@ from diffusionner.service.limits import Limits
 from diffusionner.service.schema import EntitiesResponse, StepsResponse
 from diffusionner.service.waiting import Task
 from diffusionner.service.worker import Answerer
+from models import LABELS, lively_model, written
 
 TEXTS = [
     "Ada Lovelace met Charles Babbage in London. He had a machine.",

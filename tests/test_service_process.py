@@ -18,12 +18,12 @@ import httpx
 import psutil
 import pytest
 from corpora import EXCERPT
-from models import lively_model
 from services import until
 
 from diffusionner import formats
 from diffusionner.corpus import Sentence
 from diffusionner.export import export
+from models import lively_model
 
 
 @pytest.fixture(scope="module")

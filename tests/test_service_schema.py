@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
-from models import lively_model
 from services import Client, running
 
 from diffusionner.service.limits import Limits
 from diffusionner.service.worker import Answerer
+from models import lively_model
 
 schemathesis = pytest.importorskip("schemathesis", reason="install the extra 'dev'")
 

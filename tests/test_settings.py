@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import reproduce.rivals  # noqa: F401  (registers the rivals)
 from diffusionner.errors import SettingsError
 from diffusionner.settings import SECTIONS, Settings, describe, setting_names
 

@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import spacy
-from models import lively_model
 from spacy.language import Language
 from spacy.tokens import Doc, DocBin
 
-from diffusionner import DiffusionNER, registry
+from diffusionner import DiffusionNER
 from diffusionner.errors import CheckpointError, SettingsError
+from diffusionner.storage import registry
+from models import lively_model
 
 TEXTS = [
     "Ada Lovelace met Charles Babbage in London.  They talked about engines.\n\nIt rained.",

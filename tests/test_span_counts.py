@@ -10,17 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from corpora import put
-from models import assert_same, everything, lively_model, written
 
 from diffusionner import DiffusionNER
 from diffusionner.batching import Batch, EncodedCorpus
 from diffusionner.corpus import Sentence, Span
-from diffusionner.data.reach import Reach, Room, Window
+from diffusionner.data.ceiling import Reach, Room, Window
 from diffusionner.diffusion.span_counts import LEAST, MOST, fewest, span_counts
 from diffusionner.errors import SettingsError
 from diffusionner.inference.predictor import Task, predict
 from diffusionner.model.pretrained import load_tokenizer
 from diffusionner.settings import EncoderSettings, InferenceSettings, Settings
+from models import assert_same, everything, lively_model, written
 
 
 def own_count(words: int) -> int:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from diffusionner import subwords
+from diffusionner.batching import subwords
+from diffusionner.batching.subwords import Lexicon, SubwordTokenizer, WordTable, character_codes
 from diffusionner.model.pretrained import load_tokenizer
-from diffusionner.subwords import Lexicon, SubwordTokenizer, WordTable, character_codes
 
 PAD, UNKNOWN, CLS, SEP = range(4)
 TEXT = "Ada met Émile in New-York , didn't she ? 漢字 1,234.5 e.g. xAbC ... \u200b Ada".split()

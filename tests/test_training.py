@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from models import by_heart
 from safetensors.torch import load_file
 
 from diffusionner import DiffusionNER, formats
 from diffusionner.corpus import Sentence
+from diffusionner.data.fingerprint import fingerprint
 from diffusionner.errors import CheckpointError, SettingsError
 from diffusionner.evaluation.scorer import compare, pair_up, score
-from diffusionner.fingerprint import fingerprint
 from diffusionner.model.pretrained import load_encoder
 from diffusionner.model.tensors import to_tensors
 from diffusionner.settings import Settings
@@ -24,6 +23,7 @@ from diffusionner.training import trainer
 from diffusionner.training.data import load_data
 from diffusionner.training.optimisation import REACH
 from diffusionner.training.trainer import Outcome, Trainer, train
+from models import by_heart
 
 
 @pytest.fixture(scope="module")

@@ -85,7 +85,7 @@ class Sentence:
         return " ".join(self.words), [(start, start + len(word)) for start, word in spans]
 
 
-def looked_for(sentence: Sentence, label: str) -> bool:
+def is_annotated(sentence: Sentence, label: str) -> bool:
     """Whether an entity of that label would have been marked."""
     return sentence.types is None or label in sentence.types
 

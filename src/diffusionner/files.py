@@ -12,7 +12,7 @@ from typing import IO
 from diffusionner.errors import DataError, WriteError
 
 
-def write_together(writers: Mapping[Path, Callable[[Path], None]]) -> None:
+def write_all_or_none(writers: Mapping[Path, Callable[[Path], None]]) -> None:
     """Let each writer fill a temporary file beside its path, then move them all into place.
 
     A full disk leaves every previous file as it was, and so does a kill, but for the instant of the
@@ -22,7 +22,7 @@ def write_together(writers: Mapping[Path, Callable[[Path], None]]) -> None:
     path = next(iter(writers))
     try:
         for path in writers:
-            check_place(path)
+            check_writable(path)
         for path, write in writers.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             mode = _mode(path, temporary[path])
@@ -45,7 +45,7 @@ def write_together(writers: Mapping[Path, Callable[[Path], None]]) -> None:
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
-    write_together({path: write})
+    write_all_or_none({path: write})
 
 
 def write_folders(writers: Mapping[Path, Callable[[Path], None]]) -> None:
@@ -72,7 +72,7 @@ def write_folders(writers: Mapping[Path, Callable[[Path], None]]) -> None:
         raise
 
 
-def check_place(path: Path) -> None:
+def check_writable(path: Path) -> None:
     """Refuse what a file cannot be moved to: a folder, or a device such as /dev/null, which it
     would replace.
     """
@@ -80,7 +80,7 @@ def check_place(path: Path) -> None:
         raise WriteError(f"{path} is there and is no file; choose another name")
 
 
-def keep_inputs(target: Path, *inputs: Path) -> None:
+def refuse_overwrite(target: Path, *inputs: Path) -> None:
     """Refuse to write over what is read, by whatever name."""
     for given in inputs:
         if target.exists() and given.exists() and target.samefile(given):
@@ -117,7 +117,7 @@ def bytes_writer(content: bytes) -> Callable[[Path], None]:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    write_together({path: bytes_writer(content)})
+    write_all_or_none({path: bytes_writer(content)})
 
 
 def _mode(path: Path, temporary: Path) -> int:

@@ -1,32 +1,56 @@
-"""The methods by name: DiffusionNER, and its rivals on the same encoder."""
+"""The registry of methods: the network and the training objective behind each name.
+
+The library has one method, `diffusion`. `register` adds another, which then trains, loads, predicts
+and is scored like it.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
-if TYPE_CHECKING:
-    from diffusionner.model.base import Network
+
+@dataclass(frozen=True)
+class Method:
+    """Where the parts of a method are, each as `module:name`, imported when first used."""
+
+    network: str  # subclass of model.base.Network
+    objective: str  # callable (network, settings) → training.base.Objective
+    recorded: str  # class that runs the network as CUDA graphs: inference.gpu.decoding.Graphed
+    denoises: bool = False  # whether it has a reverse process, and so steps, spans and noise
 
 
-def network_class(method: str) -> type[Network]:
-    """Of `method` in the settings. Each is imported when it is needed, and no other."""
-    match method:
-        case "crf":
-            from diffusionner.rivals.crf import TaggingNetwork
+METHODS: dict[str, Method] = {
+    "diffusion": Method(
+        network="diffusionner.model.network:DenoisingNetwork",
+        objective="diffusionner.training.objective:DenoisingObjective",
+        recorded="diffusionner.inference.gpu.decoding:GraphedDecoding",
+        denoises=True,
+    )
+}
 
-            return TaggingNetwork
-        case "biaffine":
-            from diffusionner.rivals.biaffine import BiaffineNetwork
 
-            return BiaffineNetwork
-        case "queries":
-            from diffusionner.rivals.queries import QueryNetwork
+def register(name: str, method: Method) -> None:
+    """Add a method, so that `method: name` is a valid setting."""
+    METHODS[name] = method
 
-            return QueryNetwork
-        case "autoregressive":
-            from diffusionner.rivals.autoregressive import GeneratingNetwork
 
-            return GeneratingNetwork
-    from diffusionner.model import DenoisingNetwork
+def network_class(name: str) -> Any:
+    """Return the `Network` subclass of a method."""
+    return _load(METHODS[name].network)
 
-    return DenoisingNetwork
+
+def objective_class(name: str) -> Any:
+    """Return what builds the training objective of a method from its network and the settings."""
+    return _load(METHODS[name].objective)
+
+
+def recorded_class(name: str) -> Any:
+    """Return the class that runs the network of a method as CUDA graphs."""
+    return _load(METHODS[name].recorded)
+
+
+def _load(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)

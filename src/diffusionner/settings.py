@@ -18,6 +18,7 @@ from typing import Any, Literal
 import yaml
 
 from diffusionner.errors import SettingsError, nearest
+from diffusionner.methods import METHODS
 
 MAX_SEED = 2**32 - 1
 # Inference settings of the reverse process, which only method=diffusion has.
@@ -195,9 +196,7 @@ class InferenceSettings:
 class Settings:
     """One experiment."""
 
-    method: Literal["diffusion", "crf", "biaffine", "queries", "autoregressive"] = setting(
-        "diffusion", "How entities are found in H_S: by denoising, or as a rival does it."
-    )
+    method: str = setting("diffusion", "Registered method: network and training objective.")
     data: DataSettings = field(default_factory=DataSettings)
     encoder: EncoderSettings = field(default_factory=EncoderSettings)
     diffusion: DiffusionSettings = field(default_factory=DiffusionSettings)
@@ -292,7 +291,7 @@ class Settings:
 
     @property
     def denoises(self) -> bool:
-        return self.method == "diffusion"
+        return METHODS[self.method].denoises
 
     def need_denoising(self, what: str) -> None:
         """Raise SettingsError where a rival is asked for something that only denoising has."""
@@ -345,6 +344,11 @@ class Settings:
             )
 
     def _check_method(self, origin: str) -> None:
+        if self.method not in METHODS:
+            raise SettingsError(
+                f"{origin}: method={self.method!r} is not registered; "
+                f"{nearest(self.method, METHODS)}"
+            )
         decoder = self.decoder
         if decoder.levels != "auto" and self.method != "crf":
             raise SettingsError(

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from corpora import put
 from exports import GRAPHS, own_dev, with_graphs_of
-from models import lively_model
 from typer.testing import CliRunner
 
 from diffusionner import DiffusionNER
 from diffusionner.cli import app
 from diffusionner.corpus import Sentence
 from diffusionner.export import export
+from models import lively_model
 
 if not all(map(find_spec, ("onnx", "onnxscript", "onnxruntime"))):
     collect_ignore_glob = ["test_*.py"]

@@ -10,7 +10,7 @@ import pytest
 from diffusionner import DiffusionNER
 from diffusionner import export as exporting
 from diffusionner.corpus import Sentence
-from diffusionner.model_folder import DENOISER_FILE, ENCODER_FILE
+from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE
 
 GRAPHS = (ENCODER_FILE, DENOISER_FILE)
 

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from corpora import put
 from exports import GRAPHS
-from models import LABELS, assert_same
 
 from diffusionner import DiffusionNER, Entity, formats
 from diffusionner.batching import EncodedCorpus
@@ -23,6 +22,7 @@ from diffusionner.errors import SettingsError
 from diffusionner.export import export
 from diffusionner.inference import onnx_engine
 from diffusionner.inference.onnx_engine import OnnxEngine
+from models import LABELS, assert_same
 
 TEXTS = [
     "Ada Lovelace met Charles Babbage in London. They spoke of engines! Did they?",

@@ -11,14 +11,14 @@ from pathlib import Path
 import onnx
 import pytest
 from corpora import put
-from models import assert_same
 
 from diffusionner import DiffusionNER, formats
 from diffusionner import export as exporting
 from diffusionner.corpus import Sentence
 from diffusionner.errors import CheckpointError, SettingsError, WriteError
 from diffusionner.export import ExportError, export
-from diffusionner.model_folder import DENOISER_FILE, ENCODER_FILE
+from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE
+from models import assert_same
 
 # The gate
 

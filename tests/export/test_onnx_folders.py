@@ -11,7 +11,7 @@ import pytest
 
 from diffusionner import DiffusionNER
 from diffusionner.errors import CheckpointError, DiffusionNERError
-from diffusionner.model_folder import DENOISER_FILE, ENCODER_FILE
+from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE
 
 # Damaged folders
 

@@ -9,7 +9,6 @@ import onnx
 import pytest
 import torch
 from exports import GRAPHS, own_dev, with_graphs_of
-from models import assert_same, lively_model
 
 from diffusionner import DiffusionNER
 from diffusionner import export as exporting
@@ -22,6 +21,7 @@ from diffusionner.export.graphs import INPUTS, DenoiserGraph, EncoderGraph, for_
 from diffusionner.inference.onnx_engine import encoder_inputs
 from diffusionner.model.decoder import read_out
 from diffusionner.model.tensors import to_tensors
+from models import assert_same, lively_model
 
 # The graphs are the network
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from exports import own_dev, with_graphs_of
-from models import assert_same
 
 from diffusionner import DiffusionNER
 from diffusionner import export as exporting
@@ -16,6 +15,7 @@ from diffusionner.export import export, int8
 from diffusionner.inference import onnx_engine
 from diffusionner.inference.onnx_engine import encoder_inputs
 from diffusionner.model.tensors import to_tensors
+from models import assert_same
 
 
 @pytest.mark.parametrize("number", ["auto", 1, 20, 60])

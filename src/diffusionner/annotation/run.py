@@ -11,7 +11,6 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Protocol
 
-from diffusionner import registry
 from diffusionner.annotation import journal
 from diffusionner.annotation.journal import Counter, Journal, Point, sync_folder
 from diffusionner.annotation.records import Record
@@ -26,8 +25,9 @@ from diffusionner.annotation.writers import (
     is_parquet,
 )
 from diffusionner.errors import DataError, WriteError
-from diffusionner.model_folder import CARD, read_config
 from diffusionner.settings import Settings
+from diffusionner.storage import registry
+from diffusionner.storage.config import CARD, read_config
 
 Progress = Callable[[Point, int], None]  # what is safe, and the bytes of the input up to there
 
@@ -42,7 +42,7 @@ class Model:
 
     @classmethod
     def find(cls, name: str | Path | None, options: dict[str, Any]) -> Model:
-        folder = registry.find(name)
+        folder = registry.find_model(name)
         values = read_config(folder)["settings"]
         settings = Settings.from_dict(values, str(folder / "config.json"))
         return cls(folder, settings.with_inference(options), options)

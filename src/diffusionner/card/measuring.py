@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from diffusionner.bench import machine, sample
-from diffusionner.bench.timing import Tell, interleave
+from benchmarks import machine, sample
+from benchmarks.timing import Tell, interleave
 from diffusionner.card import startup
 from diffusionner.card.about import About
 from diffusionner.corpus import Sentence

@@ -38,7 +38,7 @@ def _measure_here(folder: Path, device: str) -> Startup:
     ner = DiffusionNER.from_pretrained(folder, device)
     ner("Ada Lovelace met Charles Babbage in London.")
     ready = time.perf_counter() - started
-    from diffusionner.bench.machine import PeakMemory
+    from benchmarks.machine import PeakMemory
 
     resident = PeakMemory("cpu").read()["resident_mb"]  # made and read at once: what is held now
     del ner  # not before: its weights are most of what is held

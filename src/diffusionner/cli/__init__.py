@@ -14,16 +14,13 @@ from typer.core import TyperGroup
 
 from diffusionner import __version__
 from diffusionner.cli import (
-    adapt,
     annotate,
-    bench,
     calibrate,
     card,
     data,
     evaluate,
     export,
     models,
-    paper,
     predict,
     score,
     serve,
@@ -51,7 +48,6 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 app.command("train")(train.train)
-app.command("adapt")(adapt.adapt)
 app.command("evaluate")(evaluate.evaluate)
 app.command("score")(score.score)
 app.command("predict")(predict.predict)
@@ -59,8 +55,6 @@ app.command("annotate")(annotate.annotate)
 app.command("serve")(serve.serve)
 app.command("calibrate")(calibrate.calibrate)
 app.command("export")(export.export)
-app.command("bench")(bench.bench)
-app.command("paper")(paper.paper)
 app.command("models")(models.models)
 app.command("card")(card.card)
 app.add_typer(data.app, name="data")

@@ -14,7 +14,7 @@ from rich.console import Console
 from diffusionner.cli import options
 from diffusionner.cli.messages import say
 from diffusionner.errors import SettingsError, nearest
-from diffusionner.registry import DEFAULT
+from diffusionner.storage.registry import DEFAULT
 
 if TYPE_CHECKING:
     from diffusionner.annotation.journal import Point

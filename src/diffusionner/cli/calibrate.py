@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from diffusionner import registry
 from diffusionner.cli import options
 from diffusionner.cli.data.shared import Format
-from diffusionner.files import keep_inputs
-from diffusionner.registry import DEFAULT
+from diffusionner.files import refuse_overwrite
+from diffusionner.storage import registry
+from diffusionner.storage.registry import DEFAULT
 
 if TYPE_CHECKING:
     from diffusionner.inference.calibration import Calibration
@@ -47,12 +47,14 @@ def calibrate(
     """
     if (data is None) == (scores_of is None):
         raise typer.BadParameter("give either --data or --scores-of")
-    keep_inputs(output, *(registry.find(one) for one in (model, scores_of) if one is not None))
+    refuse_overwrite(
+        output, *(registry.find_model(one) for one in (model, scores_of) if one is not None)
+    )
     if data is None:
         calibration = _scores_of(str(scores_of), model)
     else:
         calibration = _fitted(output, data, model, format, device)
-    _write(output, registry.find(model), calibration)
+    _write(output, registry.find_model(model), calibration)
     for label, threshold in calibration.thresholds.items():
         typer.echo(f"  {label}: from {threshold:.2f}")
 
@@ -60,9 +62,9 @@ def calibrate(
 def _scores_of(other: str, model: str) -> Calibration:
     from diffusionner.errors import CheckpointError
     from diffusionner.inference.calibration import load_calibration
-    from diffusionner.model_folder import read_config
+    from diffusionner.storage.config import read_config
 
-    source, target = registry.find(other), registry.find(model)
+    source, target = registry.find_model(other), registry.find_model(model)
     calibration = load_calibration(source)
     if calibration is None:
         raise CheckpointError(f"{other}: no scores were fitted for it; fit some with --data")
@@ -112,8 +114,8 @@ def _fitted(
 
 def _write(output: Path, source: Path, calibration: Calibration) -> None:
     """The same model with other scores: its weights stay as they are stored."""
-    from diffusionner.files import bytes_writer, write_together
-    from diffusionner.model_folder import CARD, TEST_SCORES, model_files, read_config
+    from diffusionner.files import bytes_writer, write_all_or_none
+    from diffusionner.storage.config import CARD, TEST_SCORES, model_files, read_config
 
     config = read_config(source)
     config["calibration"] = calibration.to_dict()
@@ -123,4 +125,4 @@ def _write(output: Path, source: Path, calibration: Calibration) -> None:
     outdated = {CARD, TEST_SCORES}
     others = {file.name for file in model_files(source)} - {"config.json", *outdated}
     copies = {output / name: partial(shutil.copyfile, source / name) for name in sorted(others)}
-    write_together({**copies, output / "config.json": bytes_writer(text.encode())})
+    write_all_or_none({**copies, output / "config.json": bytes_writer(text.encode())})

@@ -42,17 +42,17 @@ def card(
     import torch
     from rich.console import Console
 
-    from diffusionner import registry
     from diffusionner.card.about import read_about
     from diffusionner.card.markdown import render
     from diffusionner.card.measuring import measure
     from diffusionner.files import write_bytes
-    from diffusionner.model_folder import CARD
+    from diffusionner.storage import registry
+    from diffusionner.storage.config import CARD
 
     described = read_about(about, data)
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    folder = registry.find(model).resolve()
+    folder = registry.find_model(model).resolve()
     ner = options.load_model(folder, device)
     ner.settings.need_denoising("a card, with its curves over steps and noise,")
     with options.progress() as tell:

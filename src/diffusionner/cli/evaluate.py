@@ -9,7 +9,7 @@ import typer
 
 from diffusionner.cli import options
 from diffusionner.cli.score import Format, Html, HtmlSentences, Json, Resamples, write
-from diffusionner.registry import DEFAULT
+from diffusionner.storage.registry import DEFAULT
 
 
 def evaluate(

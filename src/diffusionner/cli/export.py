@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from diffusionner.cli import options
-from diffusionner.registry import DEFAULT
+from diffusionner.storage.registry import DEFAULT
 
 
 def export(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from diffusionner.registry import Shipped
+    from diffusionner.storage.registry import Shipped
 
 
 def models(
@@ -34,12 +34,12 @@ def models(
     from rich.table import Table
     from rich.text import Text
 
-    from diffusionner import registry
+    from diffusionner.storage import registry
 
     if name is not None:
         typer.echo(_card(name), nl=False)
         return
-    found = [registry.describe(one) for one in registry.shipped()]
+    found = [registry.describe(one) for one in registry.installed_models()]
     if as_json:
         text = json.dumps([one.to_dict() for one in found], indent=1, ensure_ascii=False)
         typer.echo(text)
@@ -54,15 +54,15 @@ def models(
 
 
 def _card(name: str) -> str:
-    from diffusionner import registry
     from diffusionner.errors import CheckpointError
-    from diffusionner.model_folder import CARD
+    from diffusionner.storage import registry
+    from diffusionner.storage.config import CARD
 
     path = Path(registry.resolve(name)) / CARD
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        names = ", ".join(registry.shipped()) or "none"
+        names = ", ".join(registry.installed_models()) or "none"
         raise CheckpointError(
             f"no card of a model '{name}' ({path}: {error.strerror}); give one of the names that "
             f"come with the package ({names}), or a folder that has a card"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from diffusionner.bench.timing import Tell
+    from benchmarks.timing import Tell
     from diffusionner.inference.pipeline import DiffusionNER
 
 MODEL_HELP = "Shipped model (see `models`), folder of a trained one, or name on the hub."

@@ -21,8 +21,8 @@ from diffusionner.cli.show import show
 from diffusionner.drawing import Entities
 from diffusionner.drawing.html import write_page
 from diffusionner.errors import DataError, WriteError
-from diffusionner.files import check_place, keep_inputs
-from diffusionner.registry import DEFAULT
+from diffusionner.files import check_writable, refuse_overwrite
+from diffusionner.storage.registry import DEFAULT
 
 
 def predict(
@@ -76,10 +76,10 @@ def predict(
         raise DataError(f"{input_path}: no such file; use --input - to read standard input")
     if output_path not in (None, "-"):
         target = Path(str(output_path))
-        check_place(target)
+        check_writable(target)
         if input_path not in (None, "-"):
             for written in (target, journal.partial(target)):
-                keep_inputs(written, Path(str(input_path)))
+                refuse_overwrite(written, Path(str(input_path)))
     texts = [_standard_input() if text == "-" else text for text in texts or ()]
     ner = options.load_model(model, device)
     chosen = options.inference_options(

@@ -81,7 +81,7 @@ def write(
 ) -> None:
     """Write the files that were asked for; `about` goes into the JSON before the scores."""
     from diffusionner.evaluation.page import render
-    from diffusionner.files import bytes_writer, write_together
+    from diffusionner.files import bytes_writer, write_all_or_none
 
     writers = {}
     if json_path is not None:
@@ -92,4 +92,4 @@ def write(
         page = render(evaluation, html_sentences)
         writers[html_path] = bytes_writer(page.encode("utf-8", "replace"))
     if writers:
-        write_together(writers)
+        write_all_or_none(writers)

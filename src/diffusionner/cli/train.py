@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from diffusionner.cli.messages import say
-from diffusionner.model_folder import STATE_FILE
+from diffusionner.storage.config import STATE_FILE
 
 
 def train(

@@ -12,12 +12,12 @@ from typing import Any
 
 from diffusionner import formats
 from diffusionner.corpus import Sentence, Span
+from diffusionner.data.ceiling import Reach, Room, Window
 from diffusionner.data.findings import Findings, Severity
+from diffusionner.data.fingerprint import Fingerprint, fingerprint
 from diffusionner.data.overlaps import crossing
-from diffusionner.data.reach import Reach, Room, Window
 from diffusionner.diffusion.span_counts import fewest
 from diffusionner.errors import DataError
-from diffusionner.fingerprint import Fingerprint, fingerprint
 from diffusionner.settings import Settings
 
 _BATCH = 256  # sentences that are given to the tokenizer together

@@ -85,8 +85,8 @@ def merge(
     """
     everything = {new for part in parts for new in part.labels.values()}
     for number, part in enumerate(parts):
-        looked_for = set(part.labels.values())
-        types = None if looked_for == everything else tuple(sorted(looked_for))
+        annotated_types = set(part.labels.values())
+        types = None if annotated_types == everything else tuple(sorted(annotated_types))
         for sentence in _taken(part, left_out):
             entities = [
                 span._replace(label=part.labels[span.label])

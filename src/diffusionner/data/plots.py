@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from diffusionner.data.statistics import Statistics, ranked
 from diffusionner.errors import DataError
-from diffusionner.files import write_together
+from diffusionner.files import write_all_or_none
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,7 +62,7 @@ def plot(corpora: Mapping[str, Statistics], path: Path) -> None:
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
     with matplotlib.rc_context({"svg.hashsalt": "diffusionner"}), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of each character that the font does not have
-        write_together(
+        write_all_or_none(
             {path: lambda file: figure.savefig(file, format=kind, dpi=150, metadata=metadata)}
         )
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from diffusionner.corpus import Sentence
+from diffusionner.data.fingerprint import Fingerprint, fingerprint
 from diffusionner.data.overlaps import depths, nested
-from diffusionner.fingerprint import Fingerprint, fingerprint
 
 
 @dataclass

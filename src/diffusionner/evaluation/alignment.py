@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import accumulate
 
-from diffusionner.corpus import Sentence, looked_for
+from diffusionner.corpus import Sentence, is_annotated
 from diffusionner.errors import DataError
 from diffusionner.evaluation.mentions import Layout, Mention, mentions_of
 from diffusionner.evaluation.scorer import Pair
@@ -96,7 +96,7 @@ def _carry_over(gold: _Document, predicted: _Document) -> list[Pair]:
 
 def _counted(found: Set[Mention], gold: Sentence) -> frozenset[Mention]:
     """Without what nobody looked for in that sentence, which may be there all the same."""
-    return frozenset(one for one in found if looked_for(gold, one.label))
+    return frozenset(one for one in found if is_annotated(gold, one.label))
 
 
 def _words_differ(

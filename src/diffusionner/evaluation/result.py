@@ -11,6 +11,7 @@ from rich.measure import Measurement
 from rich.text import Text
 
 from diffusionner.corpus import Sentence
+from diffusionner.data.fingerprint import Fingerprint, fingerprint
 from diffusionner.evaluation import tables
 from diffusionner.evaluation.alignment import align
 from diffusionner.evaluation.scorer import Pair, Report, compare
@@ -21,7 +22,6 @@ from diffusionner.evaluation.significance import (
     differences,
     intervals,
 )
-from diffusionner.fingerprint import Fingerprint, fingerprint
 
 
 @dataclass(frozen=True, slots=True)

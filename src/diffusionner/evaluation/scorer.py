@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diffusionner.corpus import Entity, Sentence, Span, looked_for
+from diffusionner.corpus import Entity, Sentence, Span, is_annotated
 from diffusionner.evaluation.counts import Average, Counts, Row, SliceCounts, row_to_dict
 from diffusionner.evaluation.matching import Judgement, Kind, count_overlapping, judge
 from diffusionner.evaluation.mentions import Layout, Mention, mentions_of, nesting
@@ -140,7 +140,7 @@ def pair_up(gold: Sequence[Sentence], predicted: Sequence[Sequence[Span | Entity
     pairs = []
     for sentence, found in zip(gold, predicted, strict=True):
         layout = Layout(sentence.words)
-        counted = [entity[:3] for entity in found if looked_for(sentence, entity[2])]
+        counted = [entity[:3] for entity in found if is_annotated(sentence, entity[2])]
         placed = frozenset(layout.of_words(*entity) for entity in counted)
         pairs.append(Pair(mentions_of(sentence), placed, sentence))
     return pairs

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from diffusionner.checkpoint import tokenizer_files
 from diffusionner.corpus import Sentence
 from diffusionner.errors import DiffusionNERError, SettingsError, nearest
 from diffusionner.evaluation.scorer import compare, pair_up
@@ -16,7 +15,8 @@ from diffusionner.export.graphs import write_graphs
 from diffusionner.export.int8 import quantise
 from diffusionner.files import write_folders
 from diffusionner.inference.pipeline import DiffusionNER
-from diffusionner.model_folder import DENOISER_FILE, ENCODER_FILE, new_config
+from diffusionner.storage.checkpoint import tokenizer_files
+from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE, new_config
 
 # How far F1 on dev may move, in points, before an export is refused.
 LIMITS = {"float32": 0.1, "int8": 0.5}

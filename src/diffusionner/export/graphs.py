@@ -22,7 +22,7 @@ from diffusionner.model import DenoisingNetwork
 from diffusionner.model.decoder import BoundaryPointer, PreparedSentence, Words, read_out
 from diffusionner.model.initializer import Initial
 from diffusionner.model.tensors import encoder_batch
-from diffusionner.model_folder import DENOISER_FILE, ENCODER_FILE
+from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE
 
 INPUTS = ("subwords", "attention", "word_of", "first", "lengths", "characters")
 

@@ -22,7 +22,7 @@ from diffusionner.diffusion.span_counts import AUTO, span_counts
 from diffusionner.export.rounding import InputSteps, Met, choose_steps, round_weights
 from diffusionner.inference.onnx_engine import OnnxEngine, candidates, encoder_inputs
 from diffusionner.inference.pipeline import DiffusionNER
-from diffusionner.model_folder import DENOISER_FILE, ENCODER_FILE
+from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE
 
 Feed: TypeAlias = dict[str, Any]  # a graph's inputs by name
 SAMPLE = 256  # sentences that the ranges are taken from

@@ -14,7 +14,7 @@ from typing import Any
 
 from diffusionner.corpus import Sentence
 from diffusionner.errors import DataError, nearest
-from diffusionner.files import write_folders, write_together
+from diffusionner.files import write_all_or_none, write_folders
 from diffusionner.formats import (
     ace,
     brat,
@@ -108,7 +108,7 @@ def write_parts(
         fitting = (fit(sentence, chosen, lossy) for sentence in sentences)
         return lambda temporary: chosen.write(fitting, temporary, options)  # type: ignore[misc]
 
-    put = write_folders if chosen.folder else write_together
+    put = write_folders if chosen.folder else write_all_or_none
     put({path: writer(sentences) for path, sentences in parts.items()})
 
 

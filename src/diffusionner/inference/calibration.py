@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from diffusionner.corpus import Sentence, Span, looked_for
+from diffusionner.corpus import Sentence, Span, is_annotated
 from diffusionner.errors import CheckpointError
-from diffusionner.inference.decoding import Found
-from diffusionner.model_folder import read_config
+from diffusionner.inference.decoding import DecodedEntity
 from diffusionner.settings import InferenceSettings
+from diffusionner.storage.config import read_config
 
 PHI = 2.5  # of the paper, for a model that nothing was fitted for
 DEFAULT_SCORE = 0.5
@@ -28,7 +28,7 @@ AS_GOOD = 0.003  # differences of F1 that mean nothing
 GRID = np.round(np.arange(0.25, 0.76, 0.05), 2)
 
 
-class Judge:
+class ScoreRule:
     """Which entities are found, and how sure that is, as the settings say."""
 
     def __init__(
@@ -120,7 +120,7 @@ def load_calibration(folder: Path) -> Calibration | None:
 
 
 def fit(
-    sentences: Sequence[Sentence], found: Sequence[Sequence[Found]], labels: Sequence[str]
+    sentences: Sequence[Sentence], found: Sequence[Sequence[DecodedEntity]], labels: Sequence[str]
 ) -> Calibration | None:
     """Isotonic regression of right or wrong on the totals; None where next to nothing was found.
 
@@ -162,7 +162,7 @@ def _knots(totals: np.ndarray, right: np.ndarray) -> tuple[list[float], list[flo
 
 
 def outcomes(
-    sentences: Sequence[Sentence], found: Sequence[Sequence[Found]], labels: Sequence[str]
+    sentences: Sequence[Sentence], found: Sequence[Sequence[DecodedEntity]], labels: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Total, right or wrong, and type of all that was found and had been looked for."""
     totals, right, kinds = [], [], []
@@ -170,7 +170,7 @@ def outcomes(
         known = set(sentence.entities)
         for one in entities:
             label = labels[one.kind]
-            if looked_for(sentence, label):
+            if is_annotated(sentence, label):
                 totals.append(one.total)
                 right.append(Span(one.left, one.right + 1, label) in known)
                 kinds.append(one.kind)

@@ -12,10 +12,10 @@ from diffusionner.batching import Windows
 from diffusionner.corpus import Span
 
 if TYPE_CHECKING:
-    from diffusionner.inference.calibration import Judge
+    from diffusionner.inference.calibration import ScoreRule
 
 
-class Found(NamedTuple):
+class DecodedEntity(NamedTuple):
     """A decoded entity in word indices of its sentence, both boundaries inclusive."""
 
     left: int
@@ -27,7 +27,7 @@ class Found(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Entities of many sentences, [N] each: the number of the sentence, then as `Found` has it."""
+    """Entities of many sentences as columns, [N] each; fields as in `DecodedEntity`."""
 
     sentence: np.ndarray
     left: np.ndarray
@@ -37,16 +37,18 @@ class Columns(NamedTuple):
     score: np.ndarray
     votes: np.ndarray
 
-    def found(self) -> list[Found]:
+    def found(self) -> list[DecodedEntity]:
         rows = zip(*(column.tolist() for column in self[1:]), strict=True)
         return list(map(_TO_FOUND, rows))
 
 
-_TO_FOUND = partial(tuple.__new__, Found)  # Found(*row) takes nearly twice as long
+_TO_FOUND = partial(tuple.__new__, DecodedEntity)  # DecodedEntity(*row) takes nearly twice as long
 _NONE = Columns(*[np.zeros(0, dtype=np.int64)] * 7)
 
 
-def deduplicate(table: np.ndarray, windows: Windows, chosen: np.ndarray, judge: Judge) -> Columns:
+def deduplicate(
+    table: np.ndarray, windows: Windows, chosen: np.ndarray, judge: ScoreRule
+) -> Columns:
     """The distinct spans that pass, of a batch that was read out, [B, steps, K, 5].
 
     Of equal boundaries the likeliest type stays. The total is the mean over the steps in which
@@ -90,7 +92,7 @@ def deduplicate(table: np.ndarray, windows: Windows, chosen: np.ndarray, judge: 
 
 def by_sentence(
     parts: Iterable[Columns], sentences: Sequence[int], policy: str
-) -> list[list[Found]]:
+) -> list[list[DecodedEntity]]:
     """The entities of each sentence in reading order, overlaps resolved."""
     columns = Columns(*map(np.concatenate, zip(_NONE, *parts, strict=True)))
     order = np.lexsort((-columns.right, columns.left, columns.sentence))
@@ -145,7 +147,7 @@ def _best_of(order: np.ndarray, starts: np.ndarray, *values: np.ndarray) -> np.n
     return order[starts]
 
 
-def resolve_overlaps(found: Iterable[Found], policy: str) -> list[Found]:
+def resolve_overlaps(found: Iterable[DecodedEntity], policy: str) -> list[DecodedEntity]:
     """Best first, drop what the policy forbids; the result is in reading order.
 
     A lower φ only adds entities at the end of "best first", so filtering by φ afterwards, as
@@ -155,7 +157,7 @@ def resolve_overlaps(found: Iterable[Found], policy: str) -> list[Found]:
     ranked = sorted(found, key=lambda f: (-f.total, f.left, f.right, f.kind))
     if policy != "all":
         clash = _crossing if policy == "nested" else _overlapping
-        kept: list[Found] = []
+        kept: list[DecodedEntity] = []
         for one in ranked:
             if not any(clash(one, other) for other in kept):
                 kept.append(one)
@@ -163,14 +165,14 @@ def resolve_overlaps(found: Iterable[Found], policy: str) -> list[Found]:
     return sorted(ranked, key=lambda f: (f.left, -f.right, f.kind))
 
 
-def to_spans(found: Iterable[Found], labels: Sequence[str]) -> list[Span]:
+def to_spans(found: Iterable[DecodedEntity], labels: Sequence[str]) -> list[Span]:
     """Entities as the corpora have them."""
     return [Span(f.left, f.right + 1, labels[f.kind]) for f in found]
 
 
-def _overlapping(a: Found, b: Found) -> bool:
+def _overlapping(a: DecodedEntity, b: DecodedEntity) -> bool:
     return a.left <= b.right and b.left <= a.right
 
 
-def _crossing(a: Found, b: Found) -> bool:
+def _crossing(a: DecodedEntity, b: DecodedEntity) -> bool:
     return a.left < b.left <= a.right < b.right or b.left < a.left <= b.right < a.right

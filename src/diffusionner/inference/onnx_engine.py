@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from diffusionner.batching import Batch
+from diffusionner.batching.subwords import BACKEND_FILE, SubwordTokenizer, parse_backend
 from diffusionner.diffusion import (
     Coordinates,
     Schedule,
@@ -25,9 +26,8 @@ from diffusionner.diffusion import (
 )
 from diffusionner.diffusion.span_counts import AUTO, LOWEST, NO_SPAN, likely
 from diffusionner.errors import CheckpointError
-from diffusionner.model_folder import DENOISER_FILE, ENCODER_FILE, read_config
 from diffusionner.settings import InferenceSettings, Settings
-from diffusionner.subwords import BACKEND_FILE, SubwordTokenizer, parse_backend
+from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE, read_config
 
 TOKENIZER_NUMBERS = ("limit", "prefix", "suffix", "pad", "unknown")  # in config.json
 PART = 8  # windows that are worth a processor of their own

@@ -10,21 +10,21 @@ from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diffusionner import registry
 from diffusionner.batching import EncodedCorpus
+from diffusionner.batching.subwords import SubwordTokenizer
 from diffusionner.corpus import Sentence, Span
 from diffusionner.diffusion import Schedule
 from diffusionner.drawing import Entities
 from diffusionner.errors import CheckpointError, DataError, SettingsError, nearest
-from diffusionner.inference.calibration import Calibration, Judge, load_calibration
-from diffusionner.inference.decoding import Found, to_spans
+from diffusionner.inference.calibration import Calibration, ScoreRule, load_calibration
+from diffusionner.inference.decoding import DecodedEntity, to_spans
 from diffusionner.inference.engine import Engine
 from diffusionner.inference.predictor import Task, batch_size, predict, predict_each
 from diffusionner.inference.reading import Chunk, Item, Reader
 from diffusionner.inference.trajectory import Trajectory, trajectories
-from diffusionner.model_folder import DENOISER_FILE, ENCODER_FILE
 from diffusionner.settings import InferenceSettings, Settings
-from diffusionner.subwords import SubwordTokenizer
+from diffusionner.storage import registry
+from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE
 from diffusionner.text import TextSentence, split_sentences
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class DiffusionNER:
         cuda_graphs: on a GPU, launch the encoder, and what finds entities, as a whole where the
         shape of the batch was met before, which takes memory.
         """
-        path = registry.find(path)
+        path = registry.find_model(path)
         exported = any((path / file).exists() for file in (ENCODER_FILE, DENOISER_FILE))
         if backend is None:
             backend = "onnx" if exported else "torch"
@@ -107,8 +107,8 @@ class DiffusionNER:
                 f"'{path}' is no exported model, and others need the package 'torch'; install it, "
                 "or run `diffusionner export` where it is"
             ) from error
-        from diffusionner import checkpoint
         from diffusionner.inference.torch_engine import TorchEngine
+        from diffusionner.storage import checkpoint
 
         if device is None:
             device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -121,7 +121,7 @@ class DiffusionNER:
 
         precision: "float32", "float16" or "int8", how the weights are stored.
         """
-        from diffusionner import checkpoint
+        from diffusionner.storage import checkpoint
 
         checkpoint.save(
             Path(path), self.network, self.subwords, self.settings, self.calibration, precision
@@ -271,7 +271,7 @@ class DiffusionNER:
         sentences: Sequence[Sentence],
         progress: Callable[[int, int], None] = lambda done, total: None,
         **options: Any,
-    ) -> list[list[Found]]:
+    ) -> list[list[DecodedEntity]]:
         """The same in word and type indices, with totals, scores and votes."""
         inference = self.settings.with_inference(options).inference
         chosen = range(len(sentences))
@@ -280,9 +280,9 @@ class DiffusionNER:
             task, judge = Task(corpus, chosen), self.judge(inference)
             return predict(self.engine, task, inference, judge, progress)
 
-    def judge(self, inference: InferenceSettings) -> Judge:
+    def judge(self, inference: InferenceSettings) -> ScoreRule:
         """Which entities pass, and their scores."""
-        return Judge(inference, self.labels, self.calibration)
+        return ScoreRule(inference, self.labels, self.calibration)
 
     def stream(
         self, items: Iterable[tuple[str | Sequence[str], str | None]], **options: Any

@@ -10,8 +10,8 @@ import numpy as np
 
 from diffusionner.batching import EncodedCorpus
 from diffusionner.diffusion.span_counts import AUTO, span_counts, span_slots
-from diffusionner.inference.calibration import Judge
-from diffusionner.inference.decoding import Columns, Found, by_sentence, deduplicate
+from diffusionner.inference.calibration import ScoreRule
+from diffusionner.inference.decoding import Columns, DecodedEntity, by_sentence, deduplicate
 from diffusionner.inference.engine import Engine
 from diffusionner.settings import InferenceSettings
 
@@ -60,9 +60,9 @@ def predict(
     engine: Engine,
     task: Task,
     settings: InferenceSettings,
-    judge: Judge,
+    judge: ScoreRule,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> list[list[Found]]:
+) -> list[list[DecodedEntity]]:
     """Entities of each sentence. progress is called with the windows done and their number."""
     windows = np.isin(task.corpus.windows.sentence, list(task.sentences)).sum()
     done = 0
@@ -80,10 +80,10 @@ def predict_each(
     engine: Engine,
     tasks: Iterable[Task],
     settings: InferenceSettings,
-    judge: Judge,
+    judge: ScoreRule,
     launched: Callable[[], None] = lambda: None,
     ended: Callable[[int], None] = lambda windows: None,
-) -> Iterator[list[list[Found]]]:
+) -> Iterator[list[list[DecodedEntity]]]:
     """What `predict` gives, for one task after the other.
 
     A device gets the first batches of the next task before the host finishes the last one, so that
@@ -94,7 +94,7 @@ def predict_each(
     running: deque[tuple[Task, np.ndarray, Waiting]] = deque()
     unfinished: deque[Task] = deque()
 
-    def finish(most: int) -> Iterator[list[list[Found]]]:
+    def finish(most: int) -> Iterator[list[list[DecodedEntity]]]:
         """Read batches until no more than so many are running; give what is complete."""
         while len(running) > most:
             task, chosen, table = running.popleft()

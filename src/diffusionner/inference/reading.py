@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from diffusionner.batching import EncodedCorpus
+from diffusionner.batching.subwords import SubwordTokenizer
 from diffusionner.corpus import Entity, Sentence
 from diffusionner.drawing import Entities
-from diffusionner.inference.decoding import Found
+from diffusionner.inference.decoding import DecodedEntity
 from diffusionner.settings import EncoderSettings
-from diffusionner.subwords import SubwordTokenizer
 from diffusionner.text import TextSentence, split_sentences
 
 BUFFERED_BATCHES = 32  # sentences are sorted by length within so many batches
@@ -27,7 +27,7 @@ class Chunk:
     corpus: EncodedCorpus
     chosen: range  # the sentences of the items among those of the corpus
 
-    def entities(self, found: list[list[Found]], labels: Sequence[str]) -> list[Entities]:
+    def entities(self, found: list[list[DecodedEntity]], labels: Sequence[str]) -> list[Entities]:
         """Of each item, from what was found in each of its sentences."""
         results = iter(found)
         return [
@@ -125,7 +125,7 @@ class Item:
                 raise TypeError(f"the words of sentence {number} are not all strings")
             self.sentences = [Sentence(list(content), doc=doc)] if content else []
 
-    def entities(self, found: Iterator[list[Found]], labels: Sequence[str]) -> list[Entity]:
+    def entities(self, found: Iterator[list[DecodedEntity]], labels: Sequence[str]) -> list[Entity]:
         """Those of all its sentences; found has what is in each of them next."""
         return [
             entity
@@ -134,7 +134,7 @@ class Item:
         ]
 
     def of_sentence(
-        self, sentence: int, found: Sequence[Found], labels: Sequence[str]
+        self, sentence: int, found: Sequence[DecodedEntity], labels: Sequence[str]
     ) -> list[Entity]:
         """The entities in the offsets of the input."""
         text = self.text

@@ -18,10 +18,10 @@ from torch import Tensor
 from diffusionner.batching import Batch
 from diffusionner.diffusion.span_counts import AUTO
 from diffusionner.errors import SettingsError, nearest
-from diffusionner.inference.encoding import PackedTransformer, RecordedContext, can_pack
-from diffusionner.inference.enough_spans import EnoughSpans
-from diffusionner.inference.graphs import GraphedDecoding
-from diffusionner.inference.recording import CudaRecorder, Recorder, Shape
+from diffusionner.inference.gpu.encoding import PackedTransformer, RecordedContext, can_pack
+from diffusionner.inference.gpu.recording import CudaRecorder, Recorder, Shape
+from diffusionner.inference.gpu.span_budget import SpanBudget
+from diffusionner.methods import recorded_class
 from diffusionner.model.base import Network
 from diffusionner.model.encoder import SentenceEncoding
 from diffusionner.model.network import DenoisingNetwork
@@ -64,7 +64,7 @@ class Lane:
     def recorded(cls, network: Network, record: Recorder, seen: Counter[Shape]) -> Lane:
         """seen: the shapes that any lane has met."""
         context = RecordedContext(network.encoder, record, seen)
-        return cls(None, context, _graphed(network, record, seen))
+        return cls(None, context, recorded_class(network.method)(network, record, seen))
 
     @property
     def recordings(self) -> int:
@@ -94,7 +94,7 @@ class TorchEngine:
         self.transformer: PackedTransformer | None = None
         self.lanes = [Lane()]
         self.launched = 0
-        self.enough = EnoughSpans() if next(network.parameters()).is_cuda else None
+        self.enough = SpanBudget() if next(network.parameters()).is_cuda else None
         # Recordings and streams, whose memory follows the order of launches, are for one at a time.
         self.launching = threading.Lock()
         if device is not None and device.startswith("cuda"):
@@ -158,7 +158,7 @@ class TorchEngine:
 
     def _with_enough(
         self,
-        enough: EnoughSpans,
+        enough: SpanBudget,
         wait: Callable[[], np.ndarray],
         launched: int,
         batch: Batch[np.ndarray],
@@ -268,16 +268,6 @@ class TorchEngine:
             return lane.context(words, batch)
         lengths, characters = to_device([batch.lengths, batch.characters], device)
         return self.running.encoder.contextualise(words, lengths, characters)
-
-
-def _graphed(network: Network, record: Recorder, seen: Counter[Shape]) -> Graphed:
-    if isinstance(network, DenoisingNetwork):
-        return GraphedDecoding(network, record, seen)
-    from diffusionner.rivals.base import Rival  # which most have no use for
-    from diffusionner.rivals.recorded import RecordedRival
-
-    assert isinstance(network, Rival)
-    return RecordedRival(network, record, seen)
 
 
 def _lanes(device: str, network: Network, recorded: bool) -> list[Lane]:

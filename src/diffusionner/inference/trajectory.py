@@ -18,7 +18,7 @@ from diffusionner.diffusion import (
     timestep_sequence,
 )
 from diffusionner.diffusion.span_counts import span_counts, span_slots
-from diffusionner.inference.calibration import Judge
+from diffusionner.inference.calibration import ScoreRule
 from diffusionner.inference.engine import Engine
 from diffusionner.settings import InferenceSettings, Settings
 
@@ -49,7 +49,7 @@ class Trajectory:
 
 
 def trajectories(
-    engine: Engine, corpus: EncodedCorpus, settings: Settings, judge: Judge
+    engine: Engine, corpus: EncodedCorpus, settings: Settings, judge: ScoreRule
 ) -> Iterator[Trajectory]:
     """The reverse process from noise, window by window in reading order."""
     # average_steps is what makes an engine return the table of every step.
@@ -100,7 +100,7 @@ def _restored(table: np.ndarray) -> np.ndarray:
 
 
 def _steps(
-    tables: np.ndarray, noisy: list[np.ndarray], first: int, judge: Judge, settings: Settings
+    tables: np.ndarray, noisy: list[np.ndarray], first: int, judge: ScoreRule, settings: Settings
 ) -> list[Step]:
     sequence = timestep_sequence(settings.diffusion.timesteps, settings.inference.steps)
     steps = []

@@ -7,7 +7,7 @@ from typing import Any
 
 from diffusionner.corpus import Entity
 from diffusionner.errors import SettingsError
-from diffusionner.inference.decoding import Found, resolve_overlaps
+from diffusionner.inference.decoding import DecodedEntity, resolve_overlaps
 
 
 def check_types(labels: Iterable[str], known: Sequence[str]) -> None:
@@ -28,7 +28,9 @@ def choose(
     wanted = None if labels is None else set(labels)
     kept = [entity for entity in entities if wanted is None or entity.label in wanted]
     numbered = [
-        Found(entity.start, entity.end - 1, number, entity.score, entity.score, entity.votes)
+        DecodedEntity(
+            entity.start, entity.end - 1, number, entity.score, entity.score, entity.votes
+        )
         for number, entity in enumerate(kept)
     ]
     chosen = [kept[one.kind] for one in resolve_overlaps(numbered, "flat" if flat else "nested")]

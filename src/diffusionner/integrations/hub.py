@@ -11,7 +11,7 @@ import yaml
 
 from diffusionner.errors import WriteError
 from diffusionner.integrations.model_files import copy_model
-from diffusionner.model_folder import CARD, ENCODER_FILE
+from diffusionner.storage.config import CARD, ENCODER_FILE
 
 if TYPE_CHECKING:
     from diffusionner.inference.pipeline import DiffusionNER

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from diffusionner.model_folder import model_files
+from diffusionner.storage.config import model_files
 
 
 def copy_model(folder: Path, target: Path) -> None:

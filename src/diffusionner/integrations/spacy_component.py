@@ -18,10 +18,10 @@ import srsly
 from spacy.language import Language
 from spacy.tokens import Doc, Span, SpanGroup
 
-from diffusionner import registry
 from diffusionner.corpus import Entity
 from diffusionner.integrations.model_files import copy_model, pack_model, unpack_model
-from diffusionner.model_folder import is_model, read_config
+from diffusionner.storage import registry
+from diffusionner.storage.config import is_model, read_config
 from diffusionner.text import split_sentences
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class SpacyComponent:
 
     def to_disk(self, path: str | Path, *, exclude: Iterable[str] = ()) -> None:
         if not self._shipped():
-            copy_model(registry.find(self.model), Path(path) / _FOLDER)
+            copy_model(registry.find_model(self.model), Path(path) / _FOLDER)
 
     def from_disk(self, path: str | Path, *, exclude: Iterable[str] = ()) -> SpacyComponent:
         if (folder := Path(path) / _FOLDER).is_dir():
@@ -114,7 +114,7 @@ class SpacyComponent:
 
     def to_bytes(self, *, exclude: Iterable[str] = ()) -> bytes:
         content: bytes = srsly.msgpack_dumps(
-            {} if self._shipped() else pack_model(registry.find(self.model))
+            {} if self._shipped() else pack_model(registry.find_model(self.model))
         )
         return content
 
@@ -126,7 +126,7 @@ class SpacyComponent:
         return self
 
     def _shipped(self) -> bool:
-        return isinstance(self.model, str) and self.model in registry.shipped()
+        return isinstance(self.model, str) and self.model in registry.installed_models()
 
 
 @Language.factory(  # type: ignore[untyped-decorator]

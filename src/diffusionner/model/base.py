@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -15,9 +15,6 @@ from diffusionner.batching import Batch
 from diffusionner.corpus import Sentence
 from diffusionner.model.encoder import SentenceEncoder, SentenceEncoding, Transformer
 from diffusionner.settings import InferenceSettings, Settings
-
-if TYPE_CHECKING:
-    from diffusionner.training.base import Objective
 
 
 class Network(nn.Module, ABC):
@@ -33,16 +30,13 @@ class Network(nn.Module, ABC):
     def __init__(self, transformer: Transformer, labels: Sequence[str], settings: Settings) -> None:
         super().__init__()
         self.labels = list(labels)
+        self.method = settings.method
         self.encoder = SentenceEncoder(transformer, settings.encoder)
 
     @classmethod
     def settle(cls, settings: Settings, sentences: Sequence[Sentence]) -> Settings:
         """The settings with what is left to the training data decided."""
         return settings
-
-    @abstractmethod
-    def objective(self, settings: Settings) -> Objective[Any]:
-        """What is minimised in training."""
 
     @abstractmethod
     def find(

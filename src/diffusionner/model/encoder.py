@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from diffusionner.batching import Batch
+from diffusionner.batching.subwords import CHARACTER_CODES
 from diffusionner.settings import EncoderSettings
-from diffusionner.subwords import CHARACTER_CODES
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

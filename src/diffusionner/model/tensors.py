@@ -13,7 +13,7 @@ from diffusionner.batching import Batch
 
 ON_DEVICE = (
     "subwords", "attention", "word_of", "first", "lengths", "characters", "gold", "gold_types",
-    "looked_for",
+    "annotated_types",
 )  # fmt: skip
 
 

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import uvicorn
 
-from diffusionner import registry
 from diffusionner.errors import SettingsError
-from diffusionner.model_folder import read_config
 from diffusionner.service.app import create
 from diffusionner.service.backends import processes
 from diffusionner.service.keys import ApiKeys
 from diffusionner.service.limits import Limits
 from diffusionner.service.protocol import protocol
 from diffusionner.service.service import Service
+from diffusionner.storage import registry
+from diffusionner.storage.config import read_config
 
 CONNECTIONS = 1_000  # more get 503: each costs a file descriptor
 KEEP_ALIVE = 30  # seconds
@@ -39,9 +39,9 @@ def serve(
 ) -> None:
     """Blocks. SIGTERM and SIGINT let what was accepted be answered first."""
     check_address(host, port)
-    folder = registry.find(model)
+    folder = registry.find_model(model)
     read_config(folder)  # a wrong name is told here, not by a process that dies
-    name = model if model in registry.shipped() else Path(folder).resolve().name
+    name = model if model in registry.installed_models() else Path(folder).resolve().name
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     service = Service(
         name,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from diffusionner.batching import Batch
 from diffusionner.model.base import Network
 from diffusionner.model.tensors import to_device
+from diffusionner.settings import Settings
 
 Predicted = TypeVar("Predicted")
 
@@ -30,7 +31,7 @@ class Objective(nn.Module, ABC, Generic[Predicted]):
     each can be recorded as a CUDA graph.
     """
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, settings: Settings) -> None:
         super().__init__()
         self.network = network
         self.freeze_encoder = False

@@ -20,17 +20,19 @@ def classification_loss(scores: Tensor, batch: Batch[Tensor]) -> Tensor:
     log_types = scores.log_softmax(-1).flatten(1, 2)  # [B, M * M, C + 1]
     targets = span_types(batch, words, none)  # [B, M * M]
     of_gold = log_types.gather(-1, targets[..., None])[..., 0]
-    likelihood = torch.where(targets == none, log_no_entity(log_types, batch.looked_for), of_gold)
+    likelihood = torch.where(
+        targets == none, log_no_entity(log_types, batch.annotated_types), of_gold
+    )
     inside = torch.arange(words, device=scores.device) < batch.lengths[:, None]
     return -(likelihood * spans_of(inside).flatten(1)).sum()
 
 
-def log_no_entity(log_types: Tensor, looked_for: Tensor) -> Tensor:
+def log_no_entity(log_types: Tensor, annotated_types: Tensor) -> Tensor:
     """Of a span without an entity, which may be one of a type that nobody marked.
 
-    log_types: [B, ..., C + 1], no-entity last; looked_for: [B, C] → [B, ...]
+    log_types: [B, ..., C + 1], no-entity last; annotated_types: [B, C] → [B, ...]
     """
-    marked = F.pad(looked_for, (0, 1))
+    marked = F.pad(annotated_types, (0, 1))
     marked = marked.view(len(marked), *[1] * (log_types.dim() - 2), -1)
     return log_types.masked_fill(marked, LOWEST).logsumexp(-1)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from diffusionner import formats
 from diffusionner.corpus import Sentence, check_labels, collect_labels
+from diffusionner.data.fingerprint import fingerprint
 from diffusionner.errors import DataError, SettingsError
-from diffusionner.fingerprint import fingerprint
 from diffusionner.settings import DataSettings
 
 

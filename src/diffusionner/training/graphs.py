@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from diffusionner.batching import Batch
-from diffusionner.model.streams import aside
+from diffusionner.inference.gpu.streams import aside
 from diffusionner.model.tensors import arrays_of, pack, unpack, with_tensors
 from diffusionner.training.base import Objective
 

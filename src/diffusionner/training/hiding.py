@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from diffusionner.batching.subwords import SubwordTokenizer
 from diffusionner.diffusion import mix_keys, uniform_noise
 from diffusionner.errors import EncoderError
-from diffusionner.subwords import SubwordTokenizer
 
 _SALT = 8  # the noise of spans has those before
 

@@ -60,7 +60,7 @@ class MatchingObjective(Objective[Predicted]):
     """For predictions that are a set: each gold entity is the target of some of them."""
 
     def __init__(self, network: Network, settings: Settings) -> None:
-        super().__init__(network)
+        super().__init__(network, settings)
         self.spans = settings.diffusion.spans
         self.training_settings = settings.training
 
@@ -98,7 +98,7 @@ class MatchingObjective(Objective[Predicted]):
         kinds = kinds.masked_fill(~positive, none)
         log_types = prediction.types.log_softmax(-1)
         of_gold = log_types.gather(-1, kinds[..., None])[..., 0]
-        of_none = log_no_entity(log_types, batch.looked_for)
+        of_none = log_no_entity(log_types, batch.annotated_types)
         weight = torch.where(positive, 1.0, self.training_settings.no_entity_weight)
         loss = -(torch.where(positive, of_gold, of_none) * weight).sum()
         words = prediction.left.shape[-1]
@@ -212,7 +212,7 @@ class DenoisingObjective(MatchingObjective[Step]):
         """Counts as much as the spans of a draw."""
         if initial.types is not None:
             return classification_loss(F.pad(initial.types, (0, 1)), batch)
-        whole = batch.looked_for.all(-1)
+        whole = batch.annotated_types.all(-1)
         return initializer_loss(initial.spans, batch.gold, batch.gold_types >= 0, whole).sum()
 
 

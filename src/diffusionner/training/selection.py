@@ -8,13 +8,13 @@ import numpy as np
 
 from diffusionner.corpus import Sentence
 from diffusionner.inference.calibration import outcomes
-from diffusionner.inference.decoding import Found, resolve_overlaps
+from diffusionner.inference.decoding import DecodedEntity, resolve_overlaps
 
 GRID = np.round(np.arange(1.0, 3.0, 0.05), 2)
 
 
 def best_phi(
-    sentences: Sequence[Sentence], found: Sequence[Sequence[Found]], labels: Sequence[str]
+    sentences: Sequence[Sentence], found: Sequence[Sequence[DecodedEntity]], labels: Sequence[str]
 ) -> tuple[float, float]:
     """(φ, micro F1) over a grid; the middle one where several do equally well."""
     totals, right, _ = outcomes(sentences, found, labels)
@@ -25,7 +25,7 @@ def best_phi(
 
 def f1_of(
     sentences: Sequence[Sentence],
-    found: Sequence[Sequence[Found]],
+    found: Sequence[Sequence[DecodedEntity]],
     labels: Sequence[str],
     least: np.ndarray,
     overlap: str,

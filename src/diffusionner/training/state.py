@@ -14,11 +14,11 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
-from diffusionner.checkpoint import tensor_writer
 from diffusionner.errors import CheckpointError
 from diffusionner.files import write_atomically
 from diffusionner.model.base import Network
-from diffusionner.packing import read_tensors
+from diffusionner.storage.checkpoint import tensor_writer
+from diffusionner.storage.packing import read_tensors
 
 
 @dataclass

@@ -18,19 +18,18 @@ from accelerate.utils import gather_object
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
-from diffusionner import checkpoint
 from diffusionner.batching import Batch, EncodedCorpus
 from diffusionner.corpus import Sentence
+from diffusionner.data.fingerprint import fingerprint
 from diffusionner.diffusion import mix_keys
 from diffusionner.errors import CheckpointError, TrainingDiverged, WriteError
 from diffusionner.evaluation.scorer import Report, compare, pair_up
 from diffusionner.files import write_bytes
-from diffusionner.fingerprint import fingerprint
-from diffusionner.inference.calibration import Judge, fit, load_calibration
-from diffusionner.inference.decoding import Found, resolve_overlaps, to_spans
+from diffusionner.inference.calibration import ScoreRule, fit, load_calibration
+from diffusionner.inference.decoding import DecodedEntity, resolve_overlaps, to_spans
 from diffusionner.inference.predictor import Task, predict
 from diffusionner.inference.torch_engine import TorchEngine
-from diffusionner.methods import network_class
+from diffusionner.methods import network_class, objective_class
 from diffusionner.model.base import Network
 from diffusionner.model.pretrained import (
     load_encoder,
@@ -40,8 +39,9 @@ from diffusionner.model.pretrained import (
     resolve,
 )
 from diffusionner.model.tensors import to_tensors
-from diffusionner.model_folder import STATE_FILE, TEST_SCORES, is_model, read_config
 from diffusionner.settings import InferenceSettings, Settings
+from diffusionner.storage import checkpoint
+from diffusionner.storage.config import STATE_FILE, TEST_SCORES, is_model, read_config
 from diffusionner.training.base import NotFinite
 from diffusionner.training.data import load_data
 from diffusionner.training.graphs import BUCKETS, GraphedStep, GraphedUpdate
@@ -162,7 +162,7 @@ class Trainer:
                 f"{unlearned} annotations in {settings.data.train} are in parts or cut through a "
                 "word and are not learned; `diffusionner data check` lists them"
             )
-        self.objective = self.network.objective(settings).to(self.device)
+        self.objective = objective_class(settings.method)(self.network, settings).to(self.device)
         self.graphed: GraphedStep | None = None
         self.update_weights: Callable[[], None] = self._update_weights
         self.parameters = list(self.network.parameters())  # walking the modules takes 3 ms
@@ -354,7 +354,7 @@ class Trainer:
             labels = self.data.labels
             if training.tune_threshold:
                 inference = replace(inference, threshold=None, phi=0.0)
-            judge, overlap = Judge(inference, labels, None), inference.overlap
+            judge, overlap = ScoreRule(inference, labels, None), inference.overlap
             everything = replace(inference, overlap="all")
             found = self._predict(network, self.dev, self.data.dev, everything, judge)
             resolved = [resolve_overlaps(one, overlap) for one in found]
@@ -363,7 +363,7 @@ class Trainer:
                 calibration = fit(self.data.dev, resolved, labels)
                 inference = replace(inference, phi=None if calibration else phi)
                 if calibration:
-                    least = Judge(inference, labels, calibration).least
+                    least = ScoreRule(inference, labels, calibration).least
                     f1 = f1_of(self.data.dev, found, labels, least, overlap)
                 record = {"f1": f1, "phi": phi}
             else:
@@ -386,8 +386,8 @@ class Trainer:
         corpus: EncodedCorpus,
         sentences: list[Sentence],
         inference: InferenceSettings,
-        judge: Judge,
-    ) -> list[list[Found]]:
+        judge: ScoreRule,
+    ) -> list[list[DecodedEntity]]:
         """Predictions for all sentences, the work shared among the processes."""
         processes, rank = self.accelerator.num_processes, self.accelerator.process_index
         mine = range(rank, len(sentences), processes)
@@ -425,7 +425,7 @@ class Trainer:
             checkpoint.load_weights(self.network, self.output / "model.safetensors")
             corpus = EncodedCorpus(self.data.test, self.tokenizer, self.settings.encoder)
             kept = Settings.from_dict(read_config(self.output)["settings"]).inference
-            judge = Judge(kept, self.data.labels, load_calibration(self.output))
+            judge = ScoreRule(kept, self.data.labels, load_calibration(self.output))
             found = self._predict(self.network, corpus, self.data.test, kept, judge)
             report = _score(self.data.test, found, self.data.labels)
             if self.accelerator.is_main_process:
@@ -467,5 +467,7 @@ def _seed(*parts: int) -> int:
     return int(np.random.SeedSequence(parts).generate_state(1)[0])
 
 
-def _score(sentences: list[Sentence], found: list[list[Found]], labels: list[str]) -> Report:
+def _score(
+    sentences: list[Sentence], found: list[list[DecodedEntity]], labels: list[str]
+) -> Report:
     return compare(pair_up(sentences, [to_spans(one, labels) for one in found]))

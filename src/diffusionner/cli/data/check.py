@@ -87,9 +87,9 @@ def check(
     from rich.console import Console
 
     from diffusionner import formats
+    from diffusionner.data.ceiling import Room, find_tokenizer
     from diffusionner.data.checks import Checker
     from diffusionner.data.findings import Findings, Severity
-    from diffusionner.data.reach import Room, find_tokenizer
     from diffusionner.errors import DataError
     from diffusionner.settings import Settings
 
@@ -168,7 +168,7 @@ def reach_table(checked: Sequence[CheckedFile], settings: Settings) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from diffusionner.data.reach import REASONS
+    from diffusionner.data.ceiling import REASONS
 
     names = shared.short_names([str(file.path) for file in checked])
     inference = settings.inference

@@ -9,7 +9,7 @@ import typer
 
 from diffusionner.cli.data import shared
 from diffusionner.cli.messages import say
-from diffusionner.files import keep_inputs
+from diffusionner.files import refuse_overwrite
 
 
 def convert(
@@ -48,7 +48,7 @@ def convert(
     from diffusionner import formats
     from diffusionner.data import conversion
 
-    keep_inputs(target, source)
+    refuse_overwrite(target, source)
     chosen, _ = formats.choose(source, from_format)
     with shared.counting(f"converting {source}") as watch:
         sentences = watch(formats.iterate(source, from_format))

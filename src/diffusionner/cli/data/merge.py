@@ -10,7 +10,7 @@ import typer
 
 from diffusionner.cli.data import shared
 from diffusionner.cli.messages import say
-from diffusionner.files import keep_inputs
+from diffusionner.files import refuse_overwrite
 
 if TYPE_CHECKING:
     from diffusionner.corpus import Sentence
@@ -44,7 +44,7 @@ def merge(
     from diffusionner.data import merging
 
     parts = merging.read_recipe(recipe, data)
-    keep_inputs(target, recipe, *(part.file for part in parts))
+    refuse_overwrite(target, recipe, *(part.file for part in parts))
     notes: list[str] = []
     count = entities = partial = 0
 

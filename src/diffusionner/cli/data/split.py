@@ -11,7 +11,7 @@ import typer
 
 from diffusionner.cli.data import shared
 from diffusionner.cli.messages import say
-from diffusionner.files import keep_inputs
+from diffusionner.files import refuse_overwrite
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -62,7 +62,7 @@ def split(
         suffix = written.extensions[0] if written.extensions else ""
     paths = {part: folder / (part.name + ("" if written.folder else suffix)) for part in chosen}
     for path in paths.values():
-        keep_inputs(path, source)
+        refuse_overwrite(path, source)
     with shared.counting(f"splitting {source}") as watch:
         found = splitting.split(
             lambda: watch(formats.iterate(source, format)), paths, seed, to_format

@@ -15,8 +15,8 @@ from diffusionner.cli.messages import say
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from diffusionner.data.fingerprint import Fingerprint
     from diffusionner.data.statistics import Statistics
-    from diffusionner.fingerprint import Fingerprint
 
 
 def stats(

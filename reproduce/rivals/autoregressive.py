@@ -1,0 +1,366 @@
+"""Generation: entities one after the other, each as a first word, a last word and a type.
+
+An encoder-decoder with pointers into the sentence. Entities are in the order of their first, then
+of their last words; a pointer that points at no word ends them.
+
+Shapes: B sentences, M words, N entities, Q places of the sequence, h hidden size, C types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from diffusionner.batching import Batch
+from diffusionner.diffusion.span_counts import LOWEST
+from diffusionner.model.decoder import (
+    Attention,
+    BoundaryPointer,
+    FeedForward,
+    check_heads,
+    rows_of,
+    sinusoidal_table,
+)
+from diffusionner.model.encoder import SentenceEncoding, Transformer
+from diffusionner.settings import DecoderSettings, InferenceSettings, Settings
+from diffusionner.training.base import Objective
+from reproduce.rivals.base import Memory, Rival, Rounds, perceptron, table
+
+MOST = 128  # entities of a sentence
+PER_WORD = 2  # at most: a sentence has many more spans
+ROUND = 4  # entities after which the host asks whether there are more, where rounds are recorded
+
+
+class GeneratingNetwork(Rival):
+    of_types = ("generator.types.", "generator.classifier.3.")
+
+    def __init__(self, transformer: Transformer, labels: Sequence[str], settings: Settings) -> None:
+        super().__init__(transformer, labels, settings)
+        size = self.encoder.hidden_size
+        check_heads(size, settings.decoder)
+        self.generator = Generator(size, len(self.labels), settings.decoder)
+
+    def candidates(self, encoding: SentenceEncoding) -> Tensor:
+        return self.generator.generate(encoding)
+
+    def rounds(self, encoding: SentenceEncoding, counts: Tensor, memory: Memory) -> Rounds:
+        return Generation.begin(self.generator, encoding, counts, memory)
+
+    @torch.inference_mode()
+    def find(
+        self,
+        encoding: SentenceEncoding,
+        keys: np.ndarray,
+        settings: InferenceSettings,
+        slots: Tensor,
+        given: Tensor | None = None,
+        start: int | None = None,
+    ) -> Tensor:
+        """Where spans are given it generates as many, whatever it would by itself: with random
+        weights it stops at once, and its speed would be that of no model at all.
+        """
+        if given is None:
+            return super().find(encoding, keys, settings, slots)
+        return self.generator.generate(encoding, slots.sum(1))[:, None]
+
+
+@dataclass
+class ReadSentence:
+    """What the generator derives from H_S, once for all places."""
+
+    encoding: SentenceEncoding
+    keys_values: list[tuple[Tensor, Tensor]]  # per layer, [B, heads, M, h / heads]
+    first: Tensor  # [B, M, h] what the sequence has of a first word
+    last: Tensor  # of a last word
+    left: Tensor  # [B, M, h] what the pointers have of a word
+    right: Tensor
+
+
+class GeneratorLayer(nn.Module):
+    """Attention to the places before, attention to the sentence, a feed-forward layer."""
+
+    def __init__(self, size: int, settings: DecoderSettings) -> None:
+        super().__init__()
+        self.self_attention = Attention(size, settings.heads, settings.dropout)
+        self.cross_attention = Attention(size, settings.heads, settings.dropout)
+        self.feedforward = FeedForward(size, settings.feedforward, settings.dropout)
+        self.norms = nn.ModuleList(nn.LayerNorm(size) for _ in range(3))
+        self.dropout = nn.Dropout(settings.dropout)
+
+    def forward(
+        self,
+        x: Tensor,
+        before: tuple[Tensor, Tensor],
+        visible: Tensor | None,
+        sentence: tuple[Tensor, Tensor],
+        words: Tensor,
+    ) -> Tensor:
+        """x [B, Q, h]; before: keys and values of the places, visible [Q, Q] which of them."""
+        attended = self.self_attention.attend(x, *before, visible)
+        x = self.norms[0](x + self.dropout(attended))
+        x = self.norms[1](x + self.dropout(self.cross_attention(x, *sentence, words)))
+        normed: Tensor = self.norms[2](x + self.dropout(self.feedforward(x)))
+        return normed
+
+
+class Generator(nn.Module):
+    def __init__(self, size: int, types: int, settings: DecoderSettings) -> None:
+        super().__init__()
+        self.heads = settings.heads
+        self.begin = nn.Parameter(torch.randn(size) / size**0.5)
+        self.first = nn.Linear(size, size)
+        self.last = nn.Linear(size, size)
+        self.types = nn.Embedding(types, size)
+        self.layers = nn.ModuleList(GeneratorLayer(size, settings) for _ in range(settings.layers))
+        self.left = BoundaryPointer(size)
+        self.right = BoundaryPointer(size)
+        self.stop = nn.Linear(size, 1)
+        self.classifier = perceptron(size, types, settings.dropout)
+        self.places: Tensor
+        self.register_buffer("places", sinusoidal_table(3 * MOST + 1, size), persistent=False)
+
+    def read(self, encoding: SentenceEncoding) -> ReadSentence:
+        states = encoding.states
+        return ReadSentence(
+            encoding,
+            [layer.cross_attention.keys_values(states) for layer in self.all_layers()],
+            self.first(states),
+            self.last(states),
+            self.left.words(states),
+            self.right.words(states),
+        )
+
+    def forward(self, sentence: ReadSentence, gold: Tensor, kinds: Tensor) -> Tensor:
+        """Hidden states [B, 3 N + 1, h] behind the beginning and each symbol of the entities.
+
+        gold: [B, N, 2], kinds: [B, N]; each place sees those before.
+        """
+        batch, count = kinds.shape
+        first, last = rows_of(sentence.first, gold[..., 0]), rows_of(sentence.last, gold[..., 1])
+        types = self.types(kinds).to(first.dtype)
+        symbols = torch.stack([first, last, types], 2).view(batch, 3 * count, -1)
+        begin = self.begin.to(first.dtype).expand(batch, 1, -1)
+        x = torch.cat([begin, symbols], 1) + self.places[: 3 * count + 1].to(first.dtype)
+        places = x.shape[1]
+        visible = torch.ones(places, places, dtype=torch.bool, device=x.device).tril()
+        for layer, of_sentence in zip(self.all_layers(), sentence.keys_values, strict=True):
+            before = layer.self_attention.keys_values(x)
+            x = layer(x, before, visible, of_sentence, sentence.encoding.mask)
+        return x
+
+    def left_scores(self, hidden: Tensor, least: Tensor, sentence: ReadSentence) -> Tensor:
+        """hidden [B, Q, h], least [B, Q] → [B, Q, M + 1]: each word as the first of the next
+        entity, and that there is none."""
+        scores = self._point(self.left, sentence.left, hidden, least, sentence)
+        return torch.cat([scores, self.stop(hidden).float()], -1)
+
+    def right_scores(self, hidden: Tensor, least: Tensor, sentence: ReadSentence) -> Tensor:
+        """The same for its last word, [B, Q, M]."""
+        return self._point(self.right, sentence.right, hidden, least, sentence)
+
+    def _point(
+        self,
+        pointer: BoundaryPointer,
+        words: Tensor,
+        hidden: Tensor,
+        least: Tensor,
+        sentence: ReadSentence,
+    ) -> Tensor:
+        scores = pointer(words, hidden[:, None], sentence.encoding)[:, 0]
+        word = torch.arange(scores.shape[-1], device=scores.device)
+        return scores.masked_fill(word < least[..., None], LOWEST)
+
+    def generate(self, encoding: SentenceEncoding, counts: Tensor | None = None) -> Tensor:
+        """Greedily, candidates [B, K, 5]; K is what the sentence with most entities has.
+
+        counts: [B] how many, instead of what is likeliest.
+        """
+        generation = Generation.begin(self, encoding, counts)
+        found = []
+        for number in range(generation.entities):
+            begun = generation.first_word(number)
+            if not generation.alive.any():
+                break
+            found.append(generation.rest(number, *begun))
+        nothing = encoding.states.new_zeros(len(encoding.lengths), 0, 5).float()
+        return torch.cat(found, 1) if found else nothing
+
+    def all_layers(self) -> list[GeneratorLayer]:
+        return [layer for layer in self.layers if isinstance(layer, GeneratorLayer)]
+
+
+@dataclass
+class Generation:
+    """A batch in which so many entities have been generated.
+
+    No span twice: one that is repeated would be for ever, and the whole batch would wait. What
+    changes stays where it is, so that a round can be recorded.
+    """
+
+    generator: Generator
+    sentence: ReadSentence
+    counts: Tensor | None  # [B] entities to be generated; below 0, as without: what is likeliest
+    cache: Tensor  # [layers, 2, B, heads, places, h / heads] keys and values
+    symbol: Tensor  # [B, 1, h] the last one
+    left: Tensor  # [B, 1] of the last entity
+    right: Tensor
+    alive: Tensor  # [B] whether there may be one more
+
+    @classmethod
+    def begin(
+        cls,
+        generator: Generator,
+        encoding: SentenceEncoding,
+        counts: Tensor | None,
+        memory: Memory | None = None,
+    ) -> Generation:
+        """memory: for what is cached; None to allocate it."""
+        sentence, lengths = generator.read(encoding), encoding.lengths
+        memory = memory or sentence.first.new_empty
+        (batch, words, size), heads = sentence.first.shape, generator.heads
+        places = 3 * min(MOST, PER_WORD * words)
+        left = torch.zeros_like(lengths)[:, None]
+        return cls(
+            generator,
+            sentence,
+            counts,
+            memory(len(generator.layers), 2, batch, heads, places, size // heads),
+            generator.begin.to(sentence.first.dtype).repeat(batch, 1, 1),
+            left,
+            left - 1,
+            torch.ones_like(lengths, dtype=torch.bool),
+        )
+
+    @property
+    def entities(self) -> int:
+        """At most."""
+        return self.cache.shape[4] // 3
+
+    @property
+    def most(self) -> int:
+        return -(-self.entities // ROUND)
+
+    def __call__(self, number: int) -> Tensor:
+        """The candidates of a round, [B, ROUND, 5]"""
+        entities = range(number * ROUND, min(self.entities, (number + 1) * ROUND))
+        return torch.cat([self.rest(one, *self.first_word(one)) for one in entities], 1)
+
+    def more(self) -> bool:
+        return bool(self.alive.any())
+
+    def first_word(self, number: int) -> tuple[Tensor, Tensor]:
+        """Of the next entity: how likely, and which, [B, 1]"""
+        lengths, words = self.sentence.encoding.lengths, self.sentence.first.shape[1]
+        longest = self.right == lengths[:, None] - 1  # of those with the first word before
+        hidden = self._step(self.symbol, 3 * number)
+        scores = self.generator.left_scores(hidden, self.left + longest, self.sentence)
+        likely, start = scores.softmax(-1).max(-1)
+        goes_on = start[:, 0] < words
+        if self.counts is not None:
+            goes_on = torch.where(self.counts < 0, goes_on, number < self.counts)
+        self.alive &= goes_on & (number < PER_WORD * lengths)
+        return likely, start.clamp(max=words - 1)
+
+    def rest(self, number: int, p_left: Tensor, start: Tensor) -> Tensor:
+        """The candidate [B, 1, 5] that has this first word."""
+        generator, sentence = self.generator, self.sentence
+        least = least_right(start, self.left, self.right + 1)
+        hidden = self._step(rows_of(sentence.first, start), 3 * number + 1)
+        p_right, right = generator.right_scores(hidden, least, sentence).softmax(-1).max(-1)
+        hidden = self._step(rows_of(sentence.last, right), 3 * number + 2)
+        p_type, kind = generator.classifier(hidden).float().softmax(-1).max(-1)
+        self.symbol.copy_(generator.types(kind))
+        self.left.copy_(start)
+        self.right.copy_(right)
+        return table(start, right, kind, p_left + p_right + p_type, self.alive[:, None])
+
+    def _step(self, symbol: Tensor, place: int) -> Tensor:
+        """The hidden state behind one more symbol, [B, 1, h] → [B, 1, h]"""
+        x = symbol + self.generator.places[place].to(symbol.dtype)
+        layers = self.generator.all_layers()
+        for layer, own, of_sentence in zip(
+            layers, self.cache, self.sentence.keys_values, strict=True
+        ):
+            for room, new in zip(own, layer.self_attention.keys_values(x), strict=True):
+                room[:, :, place] = new[:, :, 0]
+            before = own[0, :, :, : place + 1], own[1, :, :, : place + 1]
+            x = layer(x, before, None, of_sentence, self.sentence.encoding.mask)
+        return x
+
+
+@dataclass
+class Generated:
+    """Scores of every symbol, given those before it."""
+
+    left: Tensor  # [B, N + 1, M + 1]
+    right: Tensor  # [B, N, M]
+    types: Tensor  # [B, N, C]
+    gold: Tensor  # [B, N, 2] in order
+    kinds: Tensor  # [B, N], -1 for padding
+
+
+class GeneratingObjective(Objective[Generated]):
+    network: GeneratingNetwork
+
+    def denominator(self, counts: np.ndarray) -> int:
+        """Symbols."""
+        return int(3 * counts.sum() + len(counts))
+
+    def inputs(self, batch: Batch[np.ndarray], keys: np.ndarray) -> list[np.ndarray]:
+        return list(in_order(batch.gold, batch.gold_types))
+
+    def predict(self, batch: Batch[Tensor], *inputs: Tensor) -> Generated:
+        gold, kinds = inputs
+        encoding = self.network.encode_words(batch, self.freeze_encoder)
+        generator = self.network.generator
+        sentence = generator.read(encoding)
+        hidden = generator(sentence, gold, kinds.clamp(min=0))
+        left, right = gold.unbind(-1)
+        before = F.pad(left, (1, 0))  # [B, N + 1] of the entity before
+        least = least_right(left, before[:, :-1], F.pad(right, (1, -1)))
+        return Generated(
+            generator.left_scores(hidden[:, 0::3], before, sentence),
+            generator.right_scores(hidden[:, 1::3], least, sentence),
+            generator.classifier(hidden[:, 2::3]).float(),
+            gold,
+            kinds,
+        )
+
+    def loss(self, predicted: Generated, batch: Batch[Tensor], assigned: Tensor) -> Tensor:
+        """Cross-entropy of every symbol, the end included."""
+        known = predicted.kinds >= 0  # [B, N]
+        number = torch.arange(known.shape[1] + 1, device=known.device)
+        is_end = number == (batch.gold_types >= 0).sum(1, keepdim=True)  # [B, N + 1]
+        left, right = predicted.gold.unbind(-1)
+        next_left = F.pad(left, (0, 1)).masked_fill(is_end, predicted.left.shape[-1] - 1)
+        return (
+            cross_entropy(predicted.left, next_left, F.pad(known, (0, 1)) | is_end)
+            + cross_entropy(predicted.right, right, known)
+            + cross_entropy(predicted.types, predicted.kinds.clamp(min=0), known)
+        )
+
+
+def cross_entropy(scores: Tensor, targets: Tensor, counts: Tensor) -> Tensor:
+    """scores [B, Q, X], targets [B, Q]; summed where `counts` [B, Q] is true."""
+    likelihood = scores.log_softmax(-1).gather(-1, targets[..., None])[..., 0]
+    return -torch.where(counts, likelihood, 0.0).sum()
+
+
+def least_right(left: Tensor, left_before: Tensor, right_before: Tensor) -> Tensor:
+    """The first word that can be the last one, where entities are in order."""
+    same = left == left_before
+    return torch.where(same, torch.maximum(left, right_before), left)
+
+
+def in_order(gold: np.ndarray, kinds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Entities by first, then last word and type, padding last; no more than there are places."""
+    left, right = gold[..., 0], gold[..., 1]
+    words, types = int(right.max(initial=0)) + 1, int(kinds.max(initial=0)) + 1
+    key = np.where(kinds < 0, words * words * types, (left * words + right) * types + kinds)
+    order = np.argsort(key, axis=1, kind="stable")[:, :MOST]
+    return np.take_along_axis(gold, order[..., None], 1), np.take_along_axis(kinds, order, 1)

@@ -1,0 +1,64 @@
+"""Span classification: every pair of a first and a last word gets a type or none (Yu et al., 2020).
+
+Shapes: B sentences, M words, C types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from diffusionner.batching import Batch
+from diffusionner.model.biaffine import Biaffine, spans_of
+from diffusionner.model.encoder import SentenceEncoding, Transformer
+from diffusionner.settings import Settings
+from diffusionner.training.base import Objective
+from diffusionner.training.classification import classification_loss
+from reproduce.rivals.base import EVEN, Rival, table
+
+LEAST = 0.1  # probability of a candidate
+PER_WORD = 2  # candidates, at most
+
+
+class BiaffineNetwork(Rival):
+    phi = EVEN
+    of_types = tuple(f"biaffine.{name}" for name in Biaffine.of_types)
+
+    def __init__(self, transformer: Transformer, labels: Sequence[str], settings: Settings) -> None:
+        super().__init__(transformer, labels, settings)
+        self.biaffine = Biaffine(
+            self.encoder.hidden_size, len(self.labels) + 1, settings.decoder.dropout
+        )
+
+    def candidates(self, encoding: SentenceEncoding) -> Tensor:
+        """The likeliest spans with their likeliest type, some for each word."""
+        probabilities = self.biaffine(encoding.states).softmax(-1)
+        best, kinds = probabilities[..., :-1].max(-1)  # [B, M, M]
+        best = best.masked_fill(~spans_of(encoding.mask), -1.0)
+        words = best.shape[1]
+        count = min(PER_WORD * words, words * words)
+        found, cells = best.flatten(1).topk(count)  # [B, K]
+        # What a sentence may have depends on its own length, not on its batch.
+        own = torch.arange(count, device=found.device) < PER_WORD * encoding.lengths[:, None]
+        kind = kinds.flatten(1).gather(1, cells)
+        return table(cells // words, cells % words, kind, 3 * found, own & (found >= LEAST))
+
+
+class BiaffineObjective(Objective[Tensor]):
+    network: BiaffineNetwork
+
+    def denominator(self, counts: np.ndarray) -> int:
+        """Entities: spans without one are many, but soon cost next to nothing."""
+        return max(1, int(counts.sum()))
+
+    def predict(self, batch: Batch[Tensor], *inputs: Tensor) -> Tensor:
+        """Scores [B, M, M, C + 1]."""
+        encoding = self.network.encode_words(batch, self.freeze_encoder)
+        scores: Tensor = self.network.biaffine(encoding.states)
+        return scores
+
+    def loss(self, predicted: Tensor, batch: Batch[Tensor], assigned: Tensor) -> Tensor:
+        return classification_loss(predicted, batch)

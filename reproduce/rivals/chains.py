@@ -1,0 +1,138 @@
+"""Linear-chain conditional random fields, many at once: sums over tag sequences and the best one.
+
+Shapes: B sentences, L chains each, M words, C types, T tags. Loops are over words only. What lies
+behind the end of a sentence changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from diffusionner.diffusion.span_counts import LOWEST
+from reproduce.rivals.tags import BEGIN, END, INSIDE, OUTSIDE, PARTS, SINGLE, followers
+
+
+class Chains(nn.Module):
+    """Scores of tags that follow each other, of first and of last tags."""
+
+    def __init__(self, levels: int, types: int) -> None:
+        super().__init__()
+        self.tags = PARTS * types + 1
+        self.transitions = nn.Parameter(torch.zeros(levels, self.tags, self.tags))
+        self.first = nn.Parameter(torch.zeros(levels, self.tags))
+        self.last = nn.Parameter(torch.zeros(levels, self.tags))
+        self.allowed: Tensor
+        self.register_buffer("allowed", torch.from_numpy(followers(types)), persistent=False)
+
+    def scores(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Of transitions [L, T, T], of the first [L, T] and the last tag [L, T]."""
+        # A sentence may begin as it may go on, and end as it may stop, outside of an entity.
+        begins, stops = self.allowed[OUTSIDE], self.allowed[:, OUTSIDE]
+        return (
+            self.transitions.float().masked_fill(~self.allowed, LOWEST),
+            self.first.float().masked_fill(~begins, LOWEST),
+            self.last.float().masked_fill(~stops, LOWEST),
+        )
+
+    def log_sums(self, emissions: Tensor, mask: Tensor) -> Tensor:
+        """log Σ exp(score) over all tag sequences, [B, L]: the forward algorithm.
+
+        emissions: [B, L, M, T]; mask: [B, M] true for words.
+        """
+        transitions, first, last = self.scores()
+        return (_sums(emissions, mask, transitions, first)[-1] + last).logsumexp(-1)
+
+    def sums_around(self, emissions: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Log sums over the tags before and behind each word, by its own tag, and over all.
+
+        [B, L, M, T] the word's own score included, [B, L, M, T] and [B, L, 1]. Backward is forward
+        over sentences that are turned round, so that one loop does both.
+        """
+        transitions, first, last = self.scores()
+        place = torch.arange(mask.shape[1], device=mask.device)
+        turned = mask.sum(1, keepdim=True) - 1 - place
+        turned = torch.where(turned >= 0, turned, place)[:, None, :, None]  # its own inverse
+        turned = turned.expand_as(emissions)
+        found = _sums(
+            torch.stack([emissions, emissions.gather(2, turned)]),
+            mask,
+            torch.stack([transitions, transitions.mT])[:, None],
+            torch.stack([first, last])[:, None],
+        )
+        ahead, behind = torch.stack(found, 3)
+        total = (found[-1][0] + last).logsumexp(-1, keepdim=True)
+        return ahead, behind.gather(2, turned) - emissions, total
+
+    def best(self, emissions: Tensor, mask: Tensor) -> Tensor:
+        """The tags of the best sequences [B, L, M]: Viterbi."""
+        transitions, first, last = self.scores()
+        words, real = emissions.unbind(2), mask.unbind(1)
+        score = first + words[0]
+        same = torch.arange(self.tags, device=score.device).expand_as(score)
+        before: list[Tensor] = []  # for each word but the first, the tag before by its own tag
+        for word, is_word in zip(words[1:], real[1:], strict=True):
+            joined, pointer = (score[..., None] + transitions).max(-2)
+            is_word = is_word[:, None, None]
+            score = torch.where(is_word, joined + word, score)
+            before.append(torch.where(is_word, pointer, same))
+        tags = [(score + last).argmax(-1, keepdim=True)]
+        for pointer in reversed(before):
+            tags.append(pointer.gather(-1, tags[-1]))
+        return torch.cat(tags[::-1], -1)
+
+    def probability(
+        self, emissions: Tensor, mask: Tensor, left: Tensor, right: Tensor, kind: Tensor
+    ) -> Tensor:
+        """How likely sequences are that have the tags of an entity at these words.
+
+        left, right, kind: [B, L, Q] → [B, L, Q]. All that lies within the entity is fixed, so that
+        is a product of the sums before it, its own score and the sums behind it.
+        """
+        transitions = self.scores()[0]
+        ahead, behind, total = self.sums_around(emissions, mask)
+        inside = emissions[..., 1 + INSIDE :: PARTS].cumsum(2)  # [B, L, M, C]
+
+        def moves(a: int, b: int) -> Tensor:
+            """Of the transition between two parts of the entity."""
+            by_kind = transitions[:, 1 + a :: PARTS, 1 + b :: PARTS].diagonal(dim1=1, dim2=2)
+            return by_kind.expand(len(kind), -1, -1).gather(2, kind)
+
+        tag = _tag_of(kind)
+        single = left == right
+        begins = at(ahead, left, torch.where(single, tag(SINGLE), tag(BEGIN)))
+        ends = at(behind, right, torch.where(single, tag(SINGLE), tag(END)))
+        short = moves(BEGIN, END)
+        between = at(inside, (right - 1).clamp(min=0), kind) - at(inside, left, kind)
+        long = (
+            moves(BEGIN, INSIDE)
+            + between
+            + (right - left - 2) * moves(INSIDE, INSIDE)
+            + moves(INSIDE, END)
+        )
+        rest = torch.where(right == left + 1, short, long) + at(emissions, right, tag(END))
+        return (begins + torch.where(single, 0.0, rest) + ends - total).exp().clamp(max=1.0)
+
+
+def _sums(emissions: Tensor, mask: Tensor, transitions: Tensor, first: Tensor) -> list[Tensor]:
+    """At each word, log sums over the tags up to it, by its own tag: [..., B, L, T].
+
+    emissions: [..., B, L, M, T]. Behind the end they stay as they were at the last word.
+    """
+    words, real = emissions.unbind(-2), mask.unbind(1)
+    found = [first + words[0]]
+    for word, is_word in zip(words[1:], real[1:], strict=True):
+        joined = (found[-1][..., None] + transitions).logsumexp(-2) + word
+        found.append(torch.where(is_word[:, None, None], joined, found[-1]))
+    return found
+
+
+def at(scores: Tensor, word: Tensor, column: Tensor) -> Tensor:
+    """scores [B, L, M, X] at words and columns [B, L, Q] → [B, L, Q]"""
+    return scores.flatten(2).gather(2, word * scores.shape[-1] + column)
+
+
+def _tag_of(kind: Tensor) -> Callable[[int], Tensor]:
+    return lambda part: 1 + PARTS * kind + part

@@ -1,0 +1,107 @@
+"""Tagging: linear chains of BIOES tags, one for each level of nesting.
+
+Level 0 has the outermost entities, level 1 those directly inside of them, and so on; a flat corpus
+has one level, the ordinary CRF. All chains of a batch run at once, word by word.
+
+Shapes: B sentences, L levels, M words, C types, T = 4 C + 1 tags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from diffusionner.batching import Batch
+from diffusionner.corpus import Sentence
+from diffusionner.diffusion.span_counts import LOWEST
+from diffusionner.model.encoder import SentenceEncoding, Transformer
+from diffusionner.settings import Settings
+from diffusionner.training.base import Objective
+from reproduce.rivals.base import EVEN, Rival, perceptron, table
+from reproduce.rivals.chains import Chains
+from reproduce.rivals.tags import BEGIN, END, OUTSIDE, PARTS, SINGLE, deepest, tags_of
+
+MOST_LEVELS = 4  # that are taken from the data
+
+
+class TaggingNetwork(Rival):
+    phi = EVEN
+    of_types = ("emissions.3.", "chains.")
+
+    def __init__(self, transformer: Transformer, labels: Sequence[str], settings: Settings) -> None:
+        super().__init__(transformer, labels, settings)
+        self.levels = 1 if settings.decoder.levels == "auto" else settings.decoder.levels
+        self.chains = Chains(self.levels, len(self.labels))
+        self.emissions = perceptron(
+            self.encoder.hidden_size, self.levels * self.chains.tags, settings.decoder.dropout
+        )
+
+    @classmethod
+    def settle(cls, settings: Settings, sentences: Sequence[Sentence]) -> Settings:
+        """As many levels as the data has."""
+        settings = super().settle(settings, sentences)
+        if settings.decoder.levels != "auto":
+            return settings
+        levels = min(MOST_LEVELS, deepest(sentences))
+        return replace(settings, decoder=replace(settings.decoder, levels=levels))
+
+    def emit(self, states: Tensor) -> Tensor:
+        """H_S [B, M, h] → scores of the tags [B, L, M, T]"""
+        batch, words, _ = states.shape
+        scores: Tensor = self.emissions(states).float()
+        return scores.view(batch, words, self.levels, -1).transpose(1, 2)
+
+    def candidates(self, encoding: SentenceEncoding) -> Tensor:
+        """The entities of the best tags, each at the word where it ends."""
+        emissions, mask = self.emit(encoding.states), encoding.mask
+        tags = self.chains.best(emissions, mask)  # [B, L, M]
+        kind = (tags - 1).div(PARTS, rounding_mode="floor").clamp(min=0)
+        part = torch.where(tags == OUTSIDE, -1, (tags - 1) % PARTS)
+        starts = (part == BEGIN) | (part == SINGLE)
+        ends = ((part == END) | (part == SINGLE)) & mask[:, None]
+        right = torch.arange(tags.shape[2], device=tags.device).expand_as(tags)
+        left = torch.where(starts, right, 0).cummax(-1).values
+        probability = self.chains.probability(emissions, mask, left, right, kind)
+        return table(left, right, kind, 3 * probability, ends).flatten(1, 2)
+
+
+@dataclass
+class Tagged:
+    """What is scored in a step of training."""
+
+    emissions: Tensor  # [B, L, M, T]
+    mask: Tensor  # [B, M] true for words
+    gold: Tensor  # [B, L, M] tags
+
+
+class TaggingObjective(Objective[Tagged]):
+    network: TaggingNetwork
+
+    def denominator(self, counts: np.ndarray) -> int:
+        """Sentences."""
+        return len(counts)
+
+    def inputs(self, batch: Batch[np.ndarray], keys: np.ndarray) -> list[np.ndarray]:
+        return [tags_of(batch, self.network.levels)]
+
+    def predict(self, batch: Batch[Tensor], *inputs: Tensor) -> Tagged:
+        encoding = self.network.encode_words(batch, self.freeze_encoder)
+        return Tagged(self.network.emit(encoding.states), encoding.mask, *inputs)
+
+    def loss(self, predicted: Tagged, batch: Batch[Tensor], assigned: Tensor) -> Tensor:
+        """Minus the log-likelihood of the chains whose tags are right, of all chains."""
+        emissions, gold = predicted.emissions, predicted.gold
+        # A word outside of entities may be in one of a type that nobody marked.
+        unmarked = ~batch.annotated_types[..., None].expand(-1, -1, PARTS).flatten(1)
+        unmarked = F.pad(unmarked, (1, 0))  # [B, T]
+        right = F.one_hot(gold, emissions.shape[-1]).bool()
+        right = right | ((gold == OUTSIDE)[..., None] & unmarked[:, None, None])
+        both = torch.cat([emissions, emissions.masked_fill(~right, LOWEST)])
+        sums = self.network.chains.log_sums(both, predicted.mask.repeat(2, 1))  # [2 B, L]
+        of_all, of_right = sums.chunk(2)
+        return (of_all - of_right).sum()

@@ -1,0 +1,122 @@
+"""Rivals as CUDA graphs, as `inference.graphs` has it for the main method.
+
+Shapes: B sentences, M words, K candidates.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from diffusionner.batching import Batch, round_up
+from diffusionner.inference.gpu.recording import (
+    WORDS,
+    Recorder,
+    Recordings,
+    Replay,
+    Room,
+    Shape,
+    padded_count,
+)
+from diffusionner.model.encoder import SentenceEncoding
+from diffusionner.model.tensors import pack, unpack
+from diffusionner.settings import InferenceSettings
+from reproduce.rivals.base import Rival, Rounds
+
+
+@dataclass
+class _Recording:
+    """A rival over fixed memory."""
+
+    states: Tensor  # [B, M, h]
+    inputs: Tensor  # lengths and counts, one behind the other
+    begin: Replay
+    rounds: Rounds
+    needed: int = 1  # rounds, by any batch so far
+    recorded: list[tuple[Tensor, Replay]] = field(default_factory=list)  # the first of them
+
+
+class RecordedRival:
+    """What a rival finds; rounds that no batch has needed before run without a recording."""
+
+    def __init__(self, network: Rival, record: Recorder, seen: Counter[Shape]) -> None:
+        """seen: as `Recordings` has it."""
+        self.network = network
+        self.record = record
+        self.recordings: Recordings[_Recording] = Recordings(seen)
+        weight = next(network.parameters())
+        self.states, self.memory = Room(weight), Room(weight)
+
+    @property
+    def count(self) -> int:
+        """With those of rounds, which may come later."""
+        return sum(1 + len(one.recorded) for one in self.recordings.recorded.values())
+
+    def find(
+        self,
+        encoding: SentenceEncoding,
+        batch: Batch[np.ndarray],
+        settings: InferenceSettings,
+        slots: np.ndarray,
+        given: np.ndarray | None,
+    ) -> Tensor | None:
+        """[B, 1, K, 5]; None where the shape is new. Where spans are given, as many are found, by
+        what can be told so.
+        """
+        sentences, words = batch.first.shape
+        shape = (padded_count(sentences), round_up(words, WORDS))
+        recording = self.recordings.of(shape, lambda: self._record(shape))
+        if recording is None:
+            return None
+        while len(recording.recorded) < recording.needed:
+            next_round = partial(recording.rounds, len(recording.recorded))
+            recording.recorded.append(self.record(next_round))
+        lengths, counts = values = _blank(shape[0])
+        lengths[:sentences] = batch.lengths
+        if given is not None:
+            counts[:sentences] = slots.sum(1)
+        # What is padding keeps what was there before: numbers, which nothing looks at.
+        recording.states[:sentences, :words].copy_(encoding.states)
+        recording.inputs.copy_(pack(values, recording.states.device), non_blocking=True)
+        return self._run(recording)[:sentences, None]
+
+    def _run(self, recording: _Recording) -> Tensor:
+        """[B, K, 5]"""
+        recording.begin()
+        found: list[Tensor] = []
+        while len(found) < recording.rounds.most:
+            if len(found) < len(recording.recorded):
+                table, replay = recording.recorded[len(found)]
+                replay()
+                found.append(table.clone())
+            else:
+                found.append(recording.rounds(len(found)))
+            if not recording.rounds.more():
+                break
+        recording.needed = max(recording.needed, len(found))
+        return torch.cat(found, 1)
+
+    def _record(self, shape: tuple[int, int]) -> _Recording:
+        sentences, words = shape
+        states = self.states.take(sentences, words, self.network.encoder.hidden_size)
+        values = _blank(sentences)
+        inputs = pack(values, states.device).to(states.device)
+
+        def begin() -> Rounds:
+            lengths, counts = unpack(inputs, values)
+            mask = torch.arange(words, device=states.device) < lengths[:, None]
+            encoding = SentenceEncoding(states, mask, lengths)
+            return self.network.rounds(encoding, counts, self.memory.take)
+
+        rounds, replay = self.record(begin)
+        return _Recording(states, inputs, replay, rounds)
+
+
+def _blank(sentences: int) -> list[np.ndarray]:
+    """Lengths and counts of sentences that are none: of one word, and of as many as there are."""
+    return [np.ones(sentences, dtype=np.int64), np.full(sentences, -1, dtype=np.int64)]

@@ -1,0 +1,313 @@
+"""The tables as data: which runs each needs, and what is measured of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from diffusionner.errors import SettingsError, nearest
+from reproduce.corpora import (
+    FLAT,
+    MAIN_METHOD,
+    METHODS,
+    NESTED,
+    SEQUENTIAL,
+    learning_rates,
+)
+
+Kind = Literal["score", "speed", "trajectory"]
+
+
+@dataclass(frozen=True)
+class Point:
+    """Something measured of a trained model; options: inference settings other than its own."""
+
+    kind: Kind
+    split: Literal["dev", "test"] = "dev"
+    options: tuple[tuple[str, Any], ...] = ()
+    every_seed: bool = True  # of what does not depend on it, such as speed, the first is enough
+
+    @property
+    def name(self) -> str:
+        """What it is known by in a record."""
+        return " ".join([self.kind, self.split, *(f"{k}={v}" for k, v in self.options)])
+
+
+def point(kind: Kind, split: Literal["dev", "test"] = "dev", **options: Any) -> Point:
+    return Point(kind, split, tuple(sorted(options.items())), kind == "score")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A row of an ablation: settings other than the preset's, or another encoder."""
+
+    title: str = "default"
+    changes: tuple[tuple[str, Any], ...] = ()
+    encoder: str | None = None
+
+
+@dataclass(frozen=True)
+class Need:
+    """Every corpus with every method and variant, and what is measured of each such run.
+
+    With a shape nothing is trained: it is the speed of random weights of that size.
+    """
+
+    corpora: tuple[str, ...]
+    methods: tuple[str, ...] = (MAIN_METHOD,)
+    variants: tuple[Variant, ...] = (Variant(),)
+    points: tuple[Point, ...] = ()
+    shape: str | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    name: str
+    title: str
+    needs: tuple[Need, ...]
+
+    @property
+    def corpora(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for need in self.needs for name in need.corpora))
+
+
+SHORT_EPOCHS = 3  # of runs there are many of; after three a preset is within a point of its best
+
+
+def short(*changes: tuple[str, Any], title: str, encoder: str | None = None) -> Variant:
+    return Variant(title, (("training.epochs", SHORT_EPOCHS), *changes), encoder)
+
+
+# Speed depends on the network and on how many entities it finds, not on how long it was trained: it
+# is measured of short runs, so that nobody has to keep the weights of the long ones for it.
+TIMED = short(title="timed")
+ALL = tuple(METHODS)
+STUDIED = ("genia", "conll03")  # one nested, one flat: the paper has ACE04 and CoNLL03
+TUNED = ("genia", "litbank", "conll03")
+STARTS = ("noise", "candidates")
+GAMMAS = (1, 2, 3, 5, 10)
+TABLE_GAMMAS = (1, 5, 10)
+SPANS = (10, 30, 60)
+EVALUATION_SPANS = (5, 10, 20, 30, 60, 100, 150)
+CURVE_GAMMA = 5  # the paper's
+NOISE_SEEDS = 10
+SHAPE = "bert-large"
+SHAPE_SPANS = 60
+# As the presets have it, and as the paper: from noise, with 60 spans.
+PAPER_START: dict[str, Any] = {"start": "noise", "spans": 60}
+
+DEV, TEST = point("score"), point("score", "test")
+SPEED = point("speed")
+# An ablation as the preset finds entities, and as the paper does.
+NOISY = point("score", steps=CURVE_GAMMA, **PAPER_START)
+
+
+def shape_point(steps: int | None) -> Point:
+    """steps: None for a rival, which has none, nor spans."""
+    return SPEED if steps is None else point("speed", steps=steps, spans=SHAPE_SPANS)
+
+
+GAMMA_POINTS = tuple(
+    point(kind, steps=gamma, **start)
+    for gamma in TABLE_GAMMAS
+    for start in (dict[str, Any](), PAPER_START)
+    for kind in ("score", "speed")
+)
+# How it is launched, not an inference setting: kernel by kernel.
+CUDA_GRAPHS = "cuda_graphs"
+UNRECORDED_SPEED = Point("speed", options=((CUDA_GRAPHS, False),), every_seed=False)
+UNRECORDED_POINTS = tuple(
+    point("speed", **{"steps": CURVE_GAMMA, CUDA_GRAPHS: False, **start})
+    for start in (PAPER_START, dict[str, Any]())
+)
+# Speed hardly depends on the start: it is measured from noise alone.
+STEP_POINTS = tuple(
+    point(kind, steps=gamma, spans=spans, start=start)
+    for start in STARTS
+    for spans in SPANS
+    for gamma in GAMMAS
+    for kind in (("score", "speed") if start == "noise" else ("score",))
+)
+SPAN_POINTS = tuple(
+    point("score", steps=CURVE_GAMMA, spans=spans, start=start)
+    for start in STARTS
+    for spans in EVALUATION_SPANS
+)
+# Title, inference settings: how much of F1 is chance.
+SPREADS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("noise, γ = 1, K = 60", {"start": "noise", "steps": 1, "spans": 60}),
+    ("noise, γ = 5, K = 60", {"start": "noise", "steps": 5, "spans": 60}),
+    ("noise, γ = 5, K = 10", {"start": "noise", "steps": 5, "spans": 10}),
+    ("candidates, γ = 1", {"start": "candidates", "steps": 1}),
+)
+SPREAD_POINTS = tuple(
+    point("score", **options, seed=seed) for _, options in SPREADS for seed in range(NOISE_SEEDS)
+)
+
+# Words of our own, so that the picture may be shown anywhere.
+SENTENCE = (
+    "Activated human T lymphocytes express the interleukin-2 receptor alpha chain gene only "
+    "when NF-kappa B binds to its promoter."
+)
+TRAJECTORY = point("trajectory", steps=5, spans=16, seed=0)
+
+ENCODER_VARIANTS = (
+    short(title="preset's encoder"),
+    short(title="minilm-l6", encoder="minilm-l6"),
+)
+MODULE_VARIANTS = (
+    short(title="all of it"),
+    short(("decoder.self_attention", False), title="without self-attention"),
+    short(("decoder.cross_attention", False), title="without cross-attention"),
+    short(("decoder.layers", 0), title="without the span encoder"),
+    short(("decoder.reach", 0), title="pointers without reach"),
+    short(("decoder.typed_initializer", False), title="initializer without types"),
+    short(
+        ("decoder.typed_initializer", False),
+        ("decoder.initializer", False),
+        ("inference.start", "noise"),
+        title="without an initializer",
+    ),
+)
+SCHEDULE_VARIANTS = tuple(
+    short(
+        ("diffusion.schedule", schedule),
+        ("diffusion.timesteps", timesteps),
+        title=f"{schedule}, T = {timesteps}",
+    )
+    for schedule in ("cosine", "linear")
+    for timesteps in (1000, 1500, 2000)
+)
+EXPANSION_VARIANTS = tuple(
+    short(
+        ("diffusion.expansion", expansion),
+        ("diffusion.spans", spans),
+        title=f"{expansion}, K = {spans}",
+    )
+    for expansion in ("repetition", "random")
+    for spans in (60, 120, 150)
+)
+# Of the encoder and of the rest: the same choice for every method.
+RATES = (5e-5, 1e-4, 2e-4)
+RATE_VARIANTS = tuple(
+    short(*learning_rates(encoder), title=f"{encoder:g}, {5 * encoder:g}") for encoder in RATES
+)
+# And where a short run prefers twice the preset's, of all epochs.
+WHOLE_RATE_VARIANTS = tuple(
+    Variant(f"{encoder:g}, {5 * encoder:g}", tuple(learning_rates(encoder)))
+    for encoder in RATES[1:]
+)
+WHOLE_TUNED = {"litbank": ("crf", "biaffine"), "conll03": ("crf", "biaffine", "autoregressive")}
+ABLATIONS = {
+    "encoder": ENCODER_VARIANTS,
+    "module": MODULE_VARIANTS,
+    "schedule": SCHEDULE_VARIANTS,
+    "expansion": EXPANSION_VARIANTS,
+}
+
+_RIVALS = tuple(name for name in METHODS if name != MAIN_METHOD)
+
+
+def _scored_and_timed(points: tuple[Point, ...], *methods: str) -> tuple[Need, Need]:
+    """Scores of the runs as they are, speed of short ones."""
+    timed = tuple(one for one in points if one.kind == "speed")
+    scored = tuple(one for one in points if one not in timed)
+    return (
+        Need(STUDIED, methods, points=scored),
+        Need(STUDIED, methods, variants=(TIMED,), points=timed),
+    )
+
+
+# What several tables share: measured of all, and of the main method by γ.
+_EFFICIENCY = (
+    *_scored_and_timed((DEV, SPEED), *_RIVALS),
+    *_scored_and_timed(GAMMA_POINTS, MAIN_METHOD),
+)
+TABLES = {
+    table.name: table
+    for table in (
+        Table("nested", "Nested corpora", (Need(tuple(NESTED), ALL, points=(DEV, TEST)),)),
+        Table("flat", "Flat corpora", (Need(tuple(FLAT), ALL, points=(DEV, TEST)),)),
+        Table(
+            "efficiency",
+            "Inference efficiency",
+            (
+                *_EFFICIENCY,
+                Need(STUDIED, (SEQUENTIAL,), (TIMED,), (UNRECORDED_SPEED,)),
+                Need(STUDIED, variants=(TIMED,), points=UNRECORDED_POINTS),
+                Need(("genia",), _RIVALS, points=(SPEED,), shape=SHAPE),
+                Need(("genia",), points=tuple(map(shape_point, TABLE_GAMMAS)), shape=SHAPE),
+            ),
+        ),
+        Table("steps", "Denoising steps", _scored_and_timed(STEP_POINTS, MAIN_METHOD)),
+        Table("spans", "Number of noisy spans", (Need(STUDIED, points=SPAN_POINTS),)),
+        Table(
+            "ablations",
+            "Ablations",
+            tuple(Need(STUDIED, variants=rows, points=(DEV, NOISY)) for rows in ABLATIONS.values()),
+        ),
+        Table(
+            "tuning",
+            "Learning rates",
+            (
+                Need(TUNED, ALL, RATE_VARIANTS, (DEV,)),
+                *(
+                    Need((corpus,), methods, WHOLE_RATE_VARIANTS, (DEV,))
+                    for corpus, methods in WHOLE_TUNED.items()
+                ),
+            ),
+        ),
+        Table("convergence", "Convergence", (Need(STUDIED, ALL),)),
+        Table(
+            "limitations",
+            "Limitations",
+            (Need(STUDIED, points=SPREAD_POINTS), Need(STUDIED, ALL)),
+        ),
+        Table("figures", "Figures", (Need(("genia",), points=(TRAJECTORY,)), *_EFFICIENCY)),
+    )
+}
+
+
+def find(names: Iterable[str]) -> list[Table]:
+    """Tables by name; `all`, or no name, means every one."""
+    chosen = list(dict.fromkeys(names))
+    for name in chosen:
+        if name != "all" and name not in TABLES:
+            raise SettingsError(f"there is no table '{name}'; {nearest(name, [*TABLES, 'all'])}")
+    if not chosen or "all" in chosen:
+        return list(TABLES.values())
+    return [TABLES[name] for name in chosen]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One run of a table, by what it is called, before anything is looked up."""
+
+    corpus: str
+    method: str
+    variant: Variant
+    seed: int
+    shape: str | None
+
+    @property
+    def name(self) -> str:
+        """CORPUS/METHOD/VARIANT/SEED: what `--only` selects by."""
+        parts = [self.variant.encoder] if self.variant.encoder else []
+        parts += [f"{key.rpartition('.')[2]}={value}" for key, value in self.variant.changes]
+        variant = self.shape or "+".join(parts) or "default"
+        return f"{self.corpus}/{self.method}/{variant}/{self.seed}"
+
+
+def wanted(tables: Iterable[Table], seeds: int) -> Iterator[tuple[Wanted, tuple[Point, ...]]]:
+    """Every run with what is measured of it; the first seed of all comes before the second."""
+    needs = [need for table in tables for need in table.needs]
+    for seed in range(seeds):
+        for need in needs:
+            if seed and need.points and not any(one.every_seed for one in need.points):
+                continue
+            points = tuple(one for one in need.points if one.every_seed or seed == 0)
+            for corpus in need.corpora:
+                for method in need.methods:
+                    for variant in need.variants:
+                        yield Wanted(corpus, method, variant, seed, need.shape), points

@@ -1,0 +1,185 @@
+"""A process of its own that measures points of one trained model.
+
+`python -m reproduce.worker JOB.json` appends a line to the job's file for each point, so
+one that is killed leaves what it had.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import machine, sample
+from benchmarks.subjects import Subject
+from benchmarks.throughput import Loaded, settle
+from benchmarks.timing import Summary, interleave
+from diffusionner import DiffusionNER, __version__, formats
+from diffusionner.corpus import Sentence, check_labels
+from diffusionner.errors import DiffusionNERError
+from diffusionner.evaluation.scorer import compare, pair_up
+from diffusionner.inference.predictor import batch_size
+from diffusionner.settings import Settings
+from reproduce.collect import commit
+from reproduce.tables import CUDA_GRAPHS, SENTENCE
+
+# Turns of a point, and of one that is a model's only speed, as a rival's is, with which others are
+# compared.
+TURNS, ALONE = 5, 9
+SECONDS = 0.5  # that a turn takes at least
+# And so many batches on a GPU: few sentences are cut into many small batches, and launching these
+# takes longer than computing them.
+BATCHES = 16
+
+
+def main(path: Path) -> int:
+    """Measure all points of the job; the exit status says whether all could be measured."""
+    job = json.loads(path.read_text(encoding="utf-8"))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    sentences = {split: formats.read(*place) for split, place in job["files"].items()}
+    loaded = _load(job, sentences, device)
+    ner = loaded.ner
+    told = machine.describe(device)
+    about = {
+        "machine": {name: told[name] for name in ("gpu", "processor", "cores", "versions")},
+        "parameters": sum(p.numel() for p in ner.network.parameters()),
+    }
+    failed = 0
+    with open(job["out"], "a", encoding="utf-8") as out:
+        print(json.dumps({"about": about}), file=out, flush=True)
+        for points in groups(job["points"]):
+            try:
+                results = measure(loaded, points, sentences[points[0]["split"]])
+            except DiffusionNERError as error:
+                names = ", ".join(point["name"] for point in points)
+                print(f"error: {names}: {error}", file=sys.stderr)
+                failed += 1
+                continue
+            for point, result in zip(points, results, strict=True):
+                print(json.dumps({"point": point["name"], "result": result}), file=out, flush=True)
+    return 1 if failed else 0
+
+
+def groups(points: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """What is measured together: speeds that differ by their steps alone, which take turns; and all
+    else by itself.
+
+    Of other spans other kernels are recorded, and of all spans together too many to be kept.
+    """
+    found: dict[str, list[dict[str, Any]]] = {}
+    for point in points:
+        others = {key: value for key, value in point["options"].items() if key != "steps"}
+        speed = point["kind"] == "speed"
+        key = json.dumps([point["split"], others]) if speed else point["name"]
+        found.setdefault(key, []).append(point)
+    return list(found.values())
+
+
+def _load(job: dict[str, Any], sentences: dict[str, list[Sentence]], device: str) -> Loaded:
+    """The trained model, or one of the shape with random weights."""
+    with tempfile.TemporaryDirectory() as name:
+        shape = job["shape"]
+        subject = Subject("trained", Path(job["model"]), device)
+        if shape:
+            from benchmarks import shapes  # transformers, which others do without
+
+            settings = Settings.load(Path(job["preset"]), job["overrides"])
+            folder = shapes.write(shape, sentences["dev"], settings, Path(name))
+            subject = Subject(shape, folder, device, random=True)
+        return Loaded(subject, subject.own_precision, subject.load())
+
+
+def measure(
+    loaded: Loaded, points: Sequence[dict[str, Any]], sentences: Sequence[Sentence]
+) -> list[dict[str, Any]]:
+    """The results of a group of points."""
+    ner, options = loaded.ner, points[0]["options"]
+    if points[0]["kind"] == "speed":
+        if not options.get(CUDA_GRAPHS, True):
+            subject = replace(loaded.subject, cuda_graphs=False)
+            loaded = Loaded(subject, loaded.precision, subject.load())
+        asked = [
+            {key: value for key, value in point["options"].items() if key != CUDA_GRAPHS}
+            for point in points
+        ]
+        return speeds(loaded, sentences, asked)
+    if points[0]["kind"] == "trajectory":
+        return [trajectory(ner, options)]
+    check_labels(sentences, ner.labels)
+    found = ner.predict_sentences(sentences, **options)
+    report = compare(pair_up(sentences, found)).to_dict()
+    # By type only where the model is as it was trained, not at every point of a curve.
+    names = ("sentences", "micro") if options else ("sentences", "micro", "per_type")
+    return [{name: report[name] for name in names}]
+
+
+def speeds(
+    loaded: Loaded, sentences: Sequence[Sentence], options: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Sentences a second from words to entities, the median of several turns."""
+    busy, version = machine.load(), commit() or __version__
+    turns = TURNS if len(options) > 1 else ALONE
+    chosen = _enough(loaded, sentences, options[0])
+    tasks = {number: loaded.words_task(chosen, one) for number, one in enumerate(options)}
+    device = loaded.subject.device  # on which all is recorded by now, whatever the steps
+    seconds = interleave(tasks, turns, device, lambda *_: None, "speed", uncounted=1)
+    summaries = [Summary.of([len(chosen) / taken for taken in one]) for one in seconds.values()]
+    return [
+        {
+            "sentences": len(chosen),
+            "turns": turns,
+            "sentences_per_second": {k: getattr(summary, k) for k in ("median", "low", "high")},
+            "load": busy,
+            "version": version,
+        }
+        for summary in summaries
+    ]
+
+
+def _enough(
+    loaded: Loaded, sentences: Sequence[Sentence], options: dict[str, Any]
+) -> list[Sentence]:
+    """An even sample, or the corpus several times, so that a turn is long enough to time."""
+    device = loaded.subject.device
+    batch = batch_size(loaded.ner.engine, loaded.ner.settings.inference)
+    count = BATCHES * batch if device.startswith("cuda") else min(len(sentences), batch)
+    while True:
+        chosen = sample.draw(sentences, count)
+        task = loaded.words_task(chosen, options)
+        taken = settle(loaded, task)
+        if taken >= SECONDS:
+            return chosen
+        count = round(len(chosen) * min(8.0, 1.3 * SECONDS / taken)) + 1
+
+
+def trajectory(ner: DiffusionNER, options: dict[str, Any]) -> dict[str, Any]:
+    """Every denoising step of the example sentence."""
+    parts, found = ner.steps(SENTENCE, **options)
+    return {
+        "words": parts[0].words,
+        "steps": [
+            {
+                "timestep": step.timestep,
+                "spans": [
+                    {
+                        "noisy": span.noisy,
+                        "restored": span.restored,
+                        "label": None if span.kind is None else ner.labels[span.kind],
+                        "score": round(span.score, 4),
+                    }
+                    for span in step.spans
+                ],
+            }
+            for step in found[0].steps
+        ],
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

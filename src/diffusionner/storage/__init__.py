@@ -1,0 +1,1 @@
+"""Model folders: read, write, check, and find installed models by name."""
