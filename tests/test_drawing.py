@@ -16,8 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import diffusionner.service
-from diffusionner.corpus import Entity
-from diffusionner.drawing import Entities
+from diffusionner.corpus import Entities, Entity
 from diffusionner.drawing.html import page
 from diffusionner.drawing.lanes import assign, pieces
 from diffusionner.errors import WriteError

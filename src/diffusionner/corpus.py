@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from pathlib import Path
 from typing import NamedTuple
 
 from diffusionner.errors import DataError
@@ -25,6 +26,54 @@ class Entity(NamedTuple):
     score: float = 1.0
     text: str = ""
     votes: int = 1
+
+
+class Entities(list[Entity]):
+    """The entities of one text, or of one sentence given as words; shown as HTML in notebooks.
+
+    A list that also keeps the `text` (or words) and the model's `labels`, whose order determines
+    the colours of a drawing.
+    """
+
+    def __init__(
+        self,
+        entities: Iterable[Entity] = (),
+        text: str | Sequence[str] = "",
+        labels: Sequence[str] = (),
+    ) -> None:
+        super().__init__(entities)
+        self.text = text
+        self.labels = list(labels)
+
+    def characters(self) -> tuple[str, list[Entity]]:
+        """Return the text and the entities with character offsets; words are joined by spaces."""
+        if isinstance(self.text, str):
+            return self.text, list(self)
+        text, offsets = join_words(self.text)
+        return text, [
+            entity._replace(start=offsets[entity.start][0], end=offsets[entity.end - 1][1])
+            for entity in self
+        ]
+
+    def to_html(self, path: str | Path | None = None) -> str:
+        """Return an HTML fragment that draws the entities; with a path, also write a page there."""
+        from diffusionner.drawing import html
+
+        if path is not None:
+            html.write_page(Path(path), [self])
+        return html.fragment([self])
+
+    def to_svg(self, path: str | Path | None = None) -> str:
+        """Return an SVG image that draws the entities; with a path, also write it there."""
+        from diffusionner.drawing import html, svg
+
+        image = svg.picture(*self.characters(), self.labels)
+        if path is not None:
+            html.write(Path(path), image)
+        return image
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
 
 
 class Span(NamedTuple):
@@ -80,9 +129,14 @@ class Sentence:
         """The text and the words' characters in it; without a text, words joined by spaces."""
         if self.text is not None and self.offsets is not None:
             return self.text, self.offsets
-        ends = list(accumulate((len(word) + 1 for word in self.words), initial=0))
-        spans = zip(ends, self.words, strict=False)
-        return " ".join(self.words), [(start, start + len(word)) for start, word in spans]
+        return join_words(self.words)
+
+
+def join_words(words: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
+    """Return the words joined by spaces, and the (start, end) characters of each."""
+    starts = accumulate((len(word) + 1 for word in words), initial=0)
+    offsets = [(start, start + len(word)) for start, word in zip(starts, words, strict=False)]
+    return " ".join(words), offsets
 
 
 def is_annotated(sentence: Sentence, label: str) -> bool:

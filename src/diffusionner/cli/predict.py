@@ -18,7 +18,7 @@ from diffusionner.annotation.records import entity_fields, parse_line
 from diffusionner.cli import options
 from diffusionner.cli.messages import say
 from diffusionner.cli.show import show
-from diffusionner.drawing import Entities
+from diffusionner.corpus import Entities
 from diffusionner.drawing.html import write_page
 from diffusionner.errors import DataError, WriteError
 from diffusionner.files import check_writable, refuse_overwrite

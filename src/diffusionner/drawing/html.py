@@ -9,8 +9,7 @@ from html import escape
 from importlib import resources
 from pathlib import Path
 
-from diffusionner.corpus import Entity
-from diffusionner.drawing.entities import Entities
+from diffusionner.corpus import Entities, Entity
 from diffusionner.drawing.lanes import assign, caption, colours, pieces
 from diffusionner.errors import WriteError
 

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from diffusionner.batching import EncodedCorpus
 from diffusionner.batching.subwords import SubwordTokenizer
-from diffusionner.corpus import Sentence, Span
+from diffusionner.corpus import Entities, Sentence, Span
 from diffusionner.diffusion import Schedule
-from diffusionner.drawing import Entities
 from diffusionner.errors import CheckpointError, DataError, SettingsError, nearest
 from diffusionner.inference.calibration import Calibration, ScoreRule, load_calibration
 from diffusionner.inference.decoding import DecodedEntity, to_spans

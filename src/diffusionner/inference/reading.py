@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from diffusionner.batching import EncodedCorpus
 from diffusionner.batching.subwords import SubwordTokenizer
-from diffusionner.corpus import Entity, Sentence
-from diffusionner.drawing import Entities
+from diffusionner.corpus import Entities, Entity, Sentence
 from diffusionner.inference.decoding import DecodedEntity
 from diffusionner.settings import EncoderSettings
 from diffusionner.text import TextSentence, split_sentences
