@@ -25,6 +25,7 @@ from diffusionner.inference.torch_engine import TorchEngine
 from diffusionner.model import DenoisingNetwork
 from diffusionner.model.pretrained import load_encoder, load_tokenizer
 from diffusionner.settings import Settings
+from diffusionner.storage.registry import installed_models
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -38,6 +39,19 @@ def pytest_configure(config: pytest.Config) -> None:
 def one_thread() -> None:
     """The tensors here are so small that threads cost more than they save."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def provided() -> Callable[[str], Path]:
+    """Return the folder of an installed model by name; without it, skip the test."""
+
+    def folder(name: str) -> Path:
+        found = installed_models()
+        if name not in found:
+            pytest.skip(f"the model '{name}' is not installed: pip install ./models/{name}")
+        return found[name]
+
+    return folder
 
 
 @pytest.fixture(scope="session")

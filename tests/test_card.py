@@ -20,7 +20,7 @@ from diffusionner.storage import registry
 from diffusionner.storage.config import CARD
 from models import lively_model
 
-RECIPES = Path(__file__).parents[1] / "recipes"
+MODELS = Path(__file__).parents[1] / "models"
 ABOUT = {
     "description": "Names",
     "language": "en",
@@ -114,8 +114,8 @@ def test_no_file_and_no_yaml(tmp_path, make):
 
 
 @pytest.mark.parametrize("name", ["en", "bio"])
-def test_the_files_of_the_shipped_models(name):
-    about = read_about(RECIPES / f"{name}-card.yaml")
+def test_the_recipes_of_the_provided_models(name):
+    about = read_about(MODELS / name / "recipe" / "card.yaml")
     assert all(about.texts.values())
     tests = [one for one in about.corpora if one.name != "dev"]
     assert tests and all(one.given.endswith("test.jsonl") for one in tests)
@@ -248,7 +248,9 @@ def test_curves_and_seeds_are_what_they_say(ner, tmp_path, quick_start, cli):
 
 def test_help_says_what_must_be_there(cli):
     text = " ".join(cli("card", "--help").out.replace("│", " ").split())
-    assert "All but dev must be there" in text and "recipes/en-card.yaml is an example" in text
+    assert (
+        "All but dev must be there" in text and "models/en/recipe/card.yaml is an example" in text
+    )
     assert "described above" in text
 
 

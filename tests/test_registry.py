@@ -1,9 +1,10 @@
-"""Models that come with the package, under their names; and those of the hub."""
+"""Installed models found by name, models on the hub, and `diffusionner models`."""
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +22,6 @@ from diffusionner.storage.config import CARD as CARD_FILE
 from diffusionner.training.trainer import Trainer
 from models import lively_model
 
-SHIPPED = ("en", "bio")
 TEXT = "Ada Lovelace met Charles Babbage in London ."
 CARD = """---
 language: en
@@ -32,26 +32,26 @@ f1:
 ---
 
 # en
-What it is.
+About the model.
 """
 
 
 @pytest.fixture(scope="module")
 def made(encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two tiny models, told apart by their settings."""
+    """Folder with two tiny models, which differ in their settings."""
     folder = tmp_path_factory.mktemp("models")
     for name, steps in (("bio", 1), ("en", 3)):
         ner = lively_model(encoder_folder, f"inference.steps={steps}")
         ner.save_pretrained(folder / name, precision="int8")
     (folder / "en" / CARD_FILE).write_text(CARD)
-    (folder / "no model").mkdir()
     return folder
 
 
 @pytest.fixture
 def models(made: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """They are the shipped ones, and the working directory is empty."""
-    monkeypatch.setattr(registry, "FOLDER", made)
+    """The two models are installed, and the working directory is empty."""
+    folders = {name: made / name for name in ("en", "bio")}
+    monkeypatch.setattr(registry, "installed_models", lambda: folders)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     return made
@@ -59,7 +59,7 @@ def models(made: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch, made: Path) -> list[tuple[str, list[str]]]:
-    """A hub that has the model `bio` under every name: what it was asked for."""
+    """Requests to a hub that has the model `bio` under every name."""
     calls: list[tuple[str, list[str]]] = []
 
     def download(name: str, allow_patterns: list[str]) -> str:
@@ -73,8 +73,42 @@ def asked(monkeypatch: pytest.MonkeyPatch, made: Path) -> list[tuple[str, list[s
 # --- Names and folders ------------------------------------------------------------------------
 
 
-def test_names_with_the_default_first(models):
-    assert registry.installed_models() == {"en": models / "en", "bio": models / "bio"}
+def install(site: Path, name: str, package: str, code: str = "") -> None:
+    """Install a distribution with an entry point as pip would."""
+    info = site / f"model_{name}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: model-{name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[{registry.ENTRY_POINTS}]\n{name} = {package}\n")
+    folder = site / package.replace(".", "/")
+    folder.mkdir(parents=True)
+    for one in (folder, *folder.relative_to(site).parents[:-1]):
+        (site / one / "__init__.py").write_text(code)
+
+
+def test_packages_are_found_without_running_their_code(tmp_path, monkeypatch):
+    code = "raise AssertionError('model code must not run')"
+    install(tmp_path, "first", "model_first", code)
+    install(tmp_path, "nested", "model_parent.nested", code)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = registry.installed_models()
+    assert found["first"] == tmp_path / "model_first"
+    assert "nested" not in found  # locating it would import its parent
+    assert not {"model_first", "model_parent"} & set(sys.modules)
+
+
+def test_a_broken_installation_is_ignored(tmp_path, monkeypatch):
+    install(tmp_path, "gone", "model_gone")
+    shutil.rmtree(tmp_path / "model_gone")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "gone" not in registry.installed_models()
+
+
+def test_the_default_is_listed_first(tmp_path, monkeypatch):
+    for name in ("a", "en", "z"):
+        install(tmp_path, name, f"model_{name}")
+    monkeypatch.syspath_prepend(tmp_path)
+    names = list(registry.installed_models())
+    assert names[0] == "en" and names == ["en", *sorted(set(names) - {"en"})]
 
 
 def test_only_a_name_is_resolved(models):
@@ -99,11 +133,12 @@ def test_a_folder_of_the_same_name_must_be_named_as_a_folder(models, encoder_fol
         assert DiffusionNER.from_pretrained(folder).settings.inference.steps == 7
 
 
-def test_an_installation_without_models(models, monkeypatch, tmp_path, asked):
-    monkeypatch.setattr(registry, "FOLDER", tmp_path / "none")
-    for given in (None, "en"):
-        with pytest.raises(CheckpointError, match="this installation lacks the model 'en'"):
-            DiffusionNER.from_pretrained(given)
+@pytest.mark.parametrize("name", [None, "en", "bio"])
+def test_no_model_installed(models, monkeypatch, asked, name):
+    monkeypatch.setattr(registry, "installed_models", dict)
+    Path(name or "en").mkdir()  # a folder of that name changes nothing
+    with pytest.raises(CheckpointError, match=rf"pip install \./models/{name or 'en'}"):
+        DiffusionNER.from_pretrained(name)
     assert not asked
 
 
@@ -145,9 +180,9 @@ def test_a_hub_out_of_reach(models, monkeypatch, refused):
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     err = refused("predict", "--model", "user/model", "Ada")
-    assert "no model 'user/model'" in err and "(these do: en, bio)" in err
+    assert "no model 'user/model'" in err and "(installed: en, bio)" in err
     assert "no route" in err and "and more" not in err
-    assert "Offline, use one that comes with the package" in err
+    assert "Offline, use an installed model" in err
 
 
 # --- Commands and training --------------------------------------------------------------------
@@ -162,7 +197,6 @@ def test_predict_works_at_once(models, cli):
 
 
 def test_a_folder_on_the_command_line(models, cli, encoder_folder, monkeypatch):
-    """`./en` stays what it is on its way through the options."""
     lively_model(encoder_folder, "inference.steps=7").save_pretrained("en")
     formats.write("dev.jsonl", [Sentence(TEXT.split())])
     for name, steps in (("./en", 7), ("en", 3)):
@@ -190,18 +224,9 @@ def test_export_takes_names(models, refused, monkeypatch):
     assert "steps 1" in refused("export", "out", "--model", "bio", "--dev", "dev.jsonl")
 
 
-def test_bench_takes_names(models, refused, monkeypatch):
-    def run(request, *_):
-        raise SettingsError(f"{[str(model) for model in request.models]}")
-
-    monkeypatch.setattr("benchmarks.run.run", run)
-    given = ("--data", "dev.jsonl", "--model", "bio", "--model", "en")
-    assert str([str(models / "bio"), str(models / "en")]) in refused("bench", *given)
-
-
 @pytest.mark.parametrize("as_mapping", [True, False])
-def test_training_from_a_shipped_model(models, tiny_settings, as_mapping):
-    """Stored as int8: all that fits is taken over as it is unpacked."""
+def test_training_from_an_installed_model(models, tiny_settings, as_mapping):
+    """Weights stored as int8 are unpacked and reused where they fit."""
     values = tiny_settings.to_dict()
     values["encoder"] = {**values["encoder"], "name": "en"} if as_mapping else "en"
     found = Trainer(Settings.from_dict(values), resume=False).network.state_dict()
@@ -209,7 +234,7 @@ def test_training_from_a_shipped_model(models, tiny_settings, as_mapping):
     prefix = "encoder.transformer."
     names = [name for name in expected if name.startswith(prefix)]
     assert names
-    if as_mapping:  # the same characters and LSTM too
+    if as_mapping:  # the same character and LSTM sizes
         names += [name for name in expected if name.startswith("encoder.lstm")]
         assert any(name.startswith("encoder.lstm") for name in names)
     assert all(torch.equal(found[name], expected[name]) for name in names)
@@ -218,7 +243,7 @@ def test_training_from_a_shipped_model(models, tiny_settings, as_mapping):
 # --- `diffusionner models` --------------------------------------------------------------------
 
 
-def test_the_list(models, cli):
+def test_the_table(models, cli):
     result = cli("models")
     assert result.status == 0, result.err
     row = next(line for line in result.out.splitlines() if " en " in line)
@@ -226,10 +251,17 @@ def test_the_list(models, cli):
         assert cell in row
     size = sum(file.stat().st_size for file in (models / "en").iterdir())
     assert f"{size / 1e6:.1f}" in row
-    assert " bio " in result.out and models.name in result.out
+    for name in ("en", "bio"):
+        assert f"{name}: {models / name}\n" in result.out
 
 
-def test_the_list_for_machines(models, cli):
+def test_an_empty_table_says_what_to_install(models, cli, monkeypatch):
+    monkeypatch.setattr(registry, "installed_models", dict)
+    assert "pip install ./models/en" in cli("models").out
+    assert json.loads(cli("models", "--json").out) == []
+
+
+def test_the_list_as_json(models, cli):
     en, bio = json.loads(cli("models", "--json").out)
     assert en["name"] == "en" and en["f1"] == {"dev": 71.2} and en["license"] == "mit"
     assert en["labels"] == bio["labels"] == ["FAC", "GPE", "PER"]
@@ -239,29 +271,25 @@ def test_the_list_for_machines(models, cli):
 def test_a_card(models, cli, refused):
     assert cli("models", "en").out == CARD
     assert cli("models", models / "en").out == CARD
-    assert "no card of a model 'bio'" in refused("models", "bio")
+    assert "no model card for 'bio'" in refused("models", "bio")
     assert "(en, bio)" in refused("models", "nothing")
 
 
 def test_a_broken_card_is_named(models, tmp_path):
     card = tmp_path / "README.md"
     card.write_text("---\na: [\n---\n")
-    with pytest.raises(CheckpointError, match=r"README\.md cannot be read"):
+    with pytest.raises(CheckpointError, match=r"cannot read .*README\.md"):
         registry.front_matter(card)
     card.write_text("no front matter")
     assert registry.front_matter(card) == {}
 
 
-# --- The models that are really there ---------------------------------------------------------
+# --- The provided models ----------------------------------------------------------------------
 
 
-def test_what_is_shipped():
-    assert tuple(registry.installed_models()) == SHIPPED
-
-
-@pytest.mark.parametrize("name", SHIPPED)
-def test_a_shipped_model_is_small_and_has_a_card(name):
-    folder = registry.installed_models()[name]
+@pytest.mark.parametrize("name", registry.PROVIDED)
+def test_a_provided_model_is_small_and_has_a_card(name, provided):
+    folder = provided(name)
     assert (folder / "model.safetensors").stat().st_size <= 45e6
     about = registry.describe(name).about
     assert about["license"] and about["description"] and all(f1 > 40 for f1 in about["f1"].values())
@@ -286,6 +314,6 @@ def test_a_shipped_model_is_small_and_has_a_card(name):
         ),
     ],
 )
-def test_a_shipped_model_finds_the_obvious(name, text, expected):
-    found = DiffusionNER.from_pretrained(name, "cpu")(text)
+def test_a_provided_model_finds_the_obvious(name, text, expected, provided):
+    found = DiffusionNER.from_pretrained(provided(name), "cpu")(text)
     assert expected <= {(entity.text, entity.label) for entity in found}

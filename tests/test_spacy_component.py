@@ -191,10 +191,8 @@ def test_in_bytes(nlp, model, tmp_path):
     assert parts[0] == parts[1]
 
 
-def test_a_shipped_model_stays_a_name(model, tmp_path, monkeypatch):
-    shipped = tmp_path / "shipped"
-    shutil.copytree(model, shipped / "en")
-    monkeypatch.setattr(registry, "FOLDER", shipped)
+def test_an_installed_model_is_saved_by_name(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, "installed_models", lambda: {"en": model})
     nlp = spacy.blank("en")
     nlp.add_pipe("diffusionner")
     doc = nlp(TEXTS[0])

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from diffusionner.inference.pipeline import DiffusionNER
 
 __all__ = ["DiffusionNER", "DiffusionNERError", "Entity", "Settings"]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> Any:

@@ -31,7 +31,7 @@ def card(
     The YAML file has what cannot be measured, as text: `description`, `language`, `license`, `use`,
     `limits` and `training` (data and licences); the lists `tags` and `datasets`; and the corpora:
     under `tests` any by name (`{}` if there are none), and `dev`, unless the model was trained on
-    it. All but `dev` must be there; `recipes/en-card.yaml` is an example.
+    it. All but `dev` must be there; `models/en/recipe/card.yaml` is an example.
 
     A corpus is a file, `dev: dev.jsonl`, or has a `file`, or the `recipe` of a merged one;
     `last: N` then takes its last sentences, and `labels` says what its labels are for the model:

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from diffusionner.storage.registry import Shipped
+    from diffusionner.storage.registry import InstalledModel
 
 
 def models(
     name: Annotated[
         str | None, typer.Argument(metavar="NAME", help="Print the card of this model.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The list as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
 ) -> None:
-    """List the models that come with the package.
+    """List the installed models and their folders.
 
-    Their names serve wherever a model is asked for: `--model en`, `encoder.name=en` to train on
-    from it, `DiffusionNER.from_pretrained("en")`. The card of a model says what it was trained
-    on, under which licence, how good it is and where it is not.
+    Use their names wherever a model is expected: `--model en`, `train --from en`,
+    `DiffusionNER.from_pretrained("en")`. A model's card describes its training data, licence,
+    accuracy and limits.
 
     Examples:
 
@@ -41,16 +41,21 @@ def models(
         return
     found = [registry.describe(one) for one in registry.installed_models()]
     if as_json:
-        text = json.dumps([one.to_dict() for one in found], indent=1, ensure_ascii=False)
-        typer.echo(text)
+        typer.echo(json.dumps([one.to_dict() for one in found], indent=1, ensure_ascii=False))
         return
-    table = Table(caption=f"in {registry.FOLDER}", caption_justify="left")
-    for heading in ("name", "what", "types", "F1", "licence"):
+    if not found:
+        typer.echo("No model is installed. In a clone of the repository: pip install ./models/en")
+        return
+    table = Table()
+    for heading in ("name", "description", "types", "F1", "licence"):
         table.add_column(heading)
     table.add_column("MB", justify="right")
     for one in found:
         table.add_row(*map(Text, _cells(one)))
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    for one in found:
+        console.print(f"{one.name}: {one.folder}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _card(name: str) -> str:
@@ -64,15 +69,15 @@ def _card(name: str) -> str:
     except OSError as error:
         names = ", ".join(registry.installed_models()) or "none"
         raise CheckpointError(
-            f"no card of a model '{name}' ({path}: {error.strerror}); give one of the names that "
-            f"come with the package ({names}), or a folder that has a card"
+            f"no model card for '{name}' ({path}: {error.strerror}); give the name of an installed "
+            f"model ({names}) or a model folder that has a card"
         ) from error
 
 
-def _cells(model: Shipped) -> list[str]:
-    """A row of the table; what the card does not say stays empty."""
+def _cells(model: InstalledModel) -> list[str]:
+    """Return a row of the table; values missing from the card stay empty."""
     about = model.about
     f1 = "\n".join(f"{corpus} {value}" for corpus, value in about.get("f1", {}).items())
-    what = f"{about.get('description', '')} ({about.get('language', '?')})"
+    description = f"{about.get('description', '')} ({about.get('language', '?')})"
     licence, size = str(about.get("license", "")), f"{model.size / 1e6:.1f}"
-    return [model.name, what, ", ".join(model.labels), f1, licence, size]
+    return [model.name, description, ", ".join(model.labels), f1, licence, size]

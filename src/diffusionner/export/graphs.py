@@ -225,7 +225,8 @@ def _record(
             warnings.simplefilter("ignore")
             torch.onnx.export(
                 module.eval(),
-                inputs,
+                # Strides of views become symbols, which torch 2.15 cannot export.
+                tuple(tensor.contiguous() for tensor in inputs),
                 path,
                 input_names=names,
                 output_names=outputs,

@@ -1,4 +1,4 @@
-"""The trained models that come with the package, and finding any other by its name."""
+"""Registry of installed model packages; finds a model by name, by path or on the hub."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ import yaml
 from diffusionner.errors import CheckpointError
 from diffusionner.storage.config import CARD, read_config
 
-ENTRY_POINTS = "diffusionner.models"  # each names the package that holds a model's files
+ENTRY_POINTS = "diffusionner.models"  # each value is the package that holds a model's files
 DEFAULT = "en"
+PROVIDED = (DEFAULT, "bio")  # the packages in models/ of the repository
 _HUB_NAME = re.compile(r"(\w[\w.-]*)/\w[\w.-]*", re.ASCII)
-_FETCHED = ["*.safetensors", "*.json", "*.txt", "*.onnx"]  # nothing that could hold code
+_HUB_FILES = ["*.safetensors", "*.json", "*.txt", "*.onnx"]  # nothing that could contain code
 
 
 @dataclass(frozen=True)
-class Shipped:
-    """What is said of a model in a list."""
+class InstalledModel:
+    """Description of an installed model."""
 
     name: str
     folder: Path
     labels: list[str]
-    size: int  # bytes, of all its files
-    about: dict[str, Any]  # front matter of its card; empty where there is none
+    size: int  # of all files, in bytes
+    about: dict[str, Any]  # front matter of the model card; empty without a card
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the description as JSON-compatible values."""
         return {
             "name": self.name,
             "folder": str(self.folder),
@@ -42,86 +43,92 @@ class Shipped:
 
 
 def installed_models() -> dict[str, Path]:
-    """Return the folder of each installed model package by name, the default first.
+    """Return the folder of each installed model by name, the default model first.
 
-    No code of a model package is run.
+    Model packages are located, never imported: no code of theirs runs.
     """
     found = {}
     for entry in entry_points(group=ENTRY_POINTS):
-        spec = find_spec(entry.value)
+        # Looking up a submodule would import its parent package.
+        spec = find_spec(entry.value) if entry.value.isidentifier() else None
         if spec is not None and spec.submodule_search_locations:
             found[entry.name] = Path(spec.submodule_search_locations[0])
     return {name: found[name] for name in sorted(found, key=lambda x: (x != DEFAULT, x))}
 
 
 def resolve(model: str | Path) -> str | Path:
-    """The folder of a shipped model for its name; anything else as it is.
+    """Return the folder of an installed model, or the argument itself if it names none.
 
-    A name means the shipped model even where the working directory has a folder called the same:
-    that one is `./en`. A Path is always a folder, never a name.
+    A name refers to the installed model even if the working directory has a folder of that name;
+    write `./en` for the folder. A Path is always a folder.
     """
     return model if isinstance(model, Path) else installed_models().get(model, model)
 
 
 def find_model(model: str | Path | None = None) -> Path:
-    """The folder of a model: a shipped one by its name (None: the default), any on this machine by
-    its path, or else one that the Hugging Face hub has under that name.
+    """Return the folder of a model, downloading it from the Hugging Face hub if necessary.
+
+    Args:
+        model: name of an installed model, path of a folder, or name on the hub; None for the
+            default model.
     """
     place = resolve(DEFAULT if model is None else model)
-    if place == DEFAULT:
+    if place in PROVIDED:
         raise CheckpointError(
-            f"no model '{DEFAULT}' is installed; run `pip install ./models/{DEFAULT}` in a clone "
-            "of the repository, or give the folder of a model"
+            f"the model '{place}' is not installed; in a clone of the repository, install it with "
+            f"`pip install ./models/{place}`, or give the path of another model's folder"
         )
     if isinstance(place, Path) or Path(place).exists():
         return Path(place)
-    if not re.search(r"[/\\].", place):  # a mere name
+    if not re.search(r"[/\\].", place):  # neither a path nor a name on the hub
         raise CheckpointError(
-            f"no model in '{place}': there is no such folder, and with the package come "
-            f"{' and '.join(installed_models())}"
+            f"no model in '{place}': there is no such folder and no installed model has that name "
+            f"({_installed_names()})"
         )
-    if not _is_hub_name(place):
-        return Path(place)
-    return _fetch(place)
+    return _download(place) if _is_hub_name(place) else Path(place)
 
 
-def describe(name: str) -> Shipped:
+def describe(name: str) -> InstalledModel:
+    """Return the description of an installed model."""
     folder = installed_models()[name]
     labels = read_config(folder)["labels"]
     size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
-    return Shipped(name, folder, labels, size, front_matter(folder / CARD))
+    return InstalledModel(name, folder, labels, size, front_matter(folder / CARD))
 
 
 def front_matter(card: Path) -> dict[str, Any]:
-    """The YAML between two lines of dashes at the top of a model card."""
+    """Return the YAML front matter of a model card; empty if there is none."""
     try:
         found = re.match(r"---\n(.*?\n)---\n", card.read_text(encoding="utf-8"), re.DOTALL)
         values = yaml.safe_load(found[1]) if found else {}
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise CheckpointError(f"{card} cannot be read: {error}") from error
+        raise CheckpointError(f"cannot read {card}: {error}") from error
     return values if isinstance(values, dict) else {}
 
 
+def _installed_names() -> str:
+    return f"installed: {', '.join(installed_models()) or 'none'}"
+
+
 def _is_hub_name(name: str) -> bool:
-    """user/model; but runs/model is a mistyped path where there is a folder runs."""
+    """Check for user/model. If there is a folder `runs`, runs/model is a mistyped path instead."""
     found = _HUB_NAME.fullmatch(name)
     return found is not None and not Path(found[1]).is_dir()
 
 
-def _fetch(name: str) -> Path:
-    """The model's files from the hub, or from its cache on this machine."""
+def _download(name: str) -> Path:
+    """Return the folder of a model in the hub's local cache, downloading it if necessary."""
     try:
         from huggingface_hub import snapshot_download
 
-        return Path(snapshot_download(name, allow_patterns=_FETCHED))
-    except Exception as error:  # those of the HTTP library beneath it have no common class
+        return Path(snapshot_download(name, allow_patterns=_HUB_FILES))
+    except Exception as error:  # the HTTP library's exceptions have no common base class
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        names = ", ".join(installed_models()) or "none"
         raise CheckpointError(
-            f"no model '{name}': there is no such folder, none comes with the package under that "
-            f"name (these do: {names}), and the Hugging Face hub gives none: {reason}\n"
-            "Check the name. Offline, use one that comes with the package, or copy the folder of "
-            "the model to this machine and give its path."
+            f"no model '{name}': there is no such folder, no installed model has that name "
+            f"({_installed_names()}), and the Hugging Face hub cannot provide it: {reason}\n"
+            "Check the name. Offline, use an installed model, or copy the model's folder to this "
+            "machine and pass its path."
         ) from error
