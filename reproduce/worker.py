@@ -23,7 +23,7 @@ from benchmarks.timing import Summary, interleave
 from diffusionner import DiffusionNER, __version__, formats
 from diffusionner.corpus import Sentence, check_labels
 from diffusionner.errors import DiffusionNERError
-from diffusionner.evaluation.scorer import compare, pair_up
+from diffusionner.evaluation import score_sentences
 from diffusionner.inference.predictor import batch_size
 from diffusionner.settings import Settings
 from reproduce.collect import commit
@@ -113,7 +113,7 @@ def measure(
         return [trajectory(ner, options)]
     check_labels(sentences, ner.labels)
     found = ner.predict_sentences(sentences, **options)
-    report = compare(pair_up(sentences, found)).to_dict()
+    report = score_sentences(sentences, found).to_dict()
     # By type only where the model is as it was trained, not at every point of a curve.
     names = ("sentences", "micro") if options else ("sentences", "micro", "per_type")
     return [{name: report[name] for name in names}]

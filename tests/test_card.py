@@ -14,8 +14,8 @@ from diffusionner.card import measuring, startup
 from diffusionner.card.about import read_about
 from diffusionner.corpus import Sentence, Span
 from diffusionner.errors import DataError
-from diffusionner.evaluation.model import Measured, measure
-from diffusionner.evaluation.result import Resampling
+from diffusionner.evaluation import evaluate
+from diffusionner.evaluation.report import PredictionScores
 from diffusionner.storage import registry
 from diffusionner.storage.config import CARD
 from models import lively_model
@@ -130,11 +130,10 @@ def test_labels_that_a_corpus_lacks_do_not_count(ner):
     sentences = labelled(ner, 12)
     for sentence in sentences:
         sentence.entities = [e for e in sentence.entities if e.label == "PER"]
-    options = ("corpus", "model"), Resampling(2), lambda done, total: None
-    without = measure(ner, sentences, *options).evaluation.report
+    without = evaluate(ner, sentences)
     for sentence in sentences:
         sentence.types = ("PER",)
-    report = measure(ner, sentences, *options).evaluation.report
+    report = evaluate(ner, sentences)
     assert set(report.per_type) == {"PER"}
     assert report.micro.correct == without.micro.correct
     assert report.micro.predicted < without.micro.predicted
@@ -144,12 +143,12 @@ def test_reliability_adds_up_to_the_calibration_error():
     random = np.random.default_rng(0)
     scores = np.append(random.uniform(0.3, 1, 200), 1.0)
     right = random.random(201) < scores**2
-    measured = Measured(None, scores, right)
-    bins = measuring.reliability(measured)
+    predictions = PredictionScores(scores, right)
+    bins = measuring.reliability(predictions)
     assert bins[:3] == [None] * 3 and all(bins[3:])
     assert sum(one.count for one in bins if one) == 201
     gap = sum(one.count * abs(one.score - one.right) for one in bins if one) / 201
-    assert gap == pytest.approx(measured.calibration_error)
+    assert gap == pytest.approx(predictions.calibration_error)
 
 
 def test_spread():
@@ -236,8 +235,7 @@ def test_curves_and_seeds_are_what_they_say(ner, tmp_path, quick_start, cli):
     figures = measuring.measure(tmp_path, ner, about, "cpu", None, lambda *_: None)
 
     def f1(**options: object) -> float:
-        measured = measure(ner, sentences, ("", ""), Resampling(2), lambda *_: None, **options)
-        return 100 * measured.evaluation.report.micro.f1
+        return 100 * evaluate(ner, sentences, **options).micro.f1
 
     assert figures.steps["noise"][2] == f1(start="noise", steps=5)
     assert figures.spans["candidates"] == [f1(spans=k) for k in ("auto", 10, 20, 60)]

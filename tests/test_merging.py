@@ -12,7 +12,7 @@ from diffusionner import formats
 from diffusionner.corpus import Sentence, Span
 from diffusionner.data.merging import merge, read_recipe
 from diffusionner.errors import DataError
-from diffusionner.evaluation.scorer import compare, pair_up
+from diffusionner.evaluation import score_sentences
 from diffusionner.model.initializer import initializer_loss
 
 
@@ -105,9 +105,9 @@ def test_types_are_written_and_read(tmp_path, cli):
 def test_what_was_not_looked_for_is_not_counted():
     sentence = Sentence(["Ada", "of", "Rome"], [Span(0, 1, "person")], types=("person",))
     found = [Span(0, 1, "person"), Span(2, 3, "place")]
-    assert compare(pair_up([sentence], [found])).micro.f1 == 1.0
+    assert score_sentences([sentence], [found]).micro.f1 == 1.0
     sentence.types = None
-    assert compare(pair_up([sentence], [found])).micro.f1 < 1.0
+    assert score_sentences([sentence], [found]).micro.f1 < 1.0
 
 
 def test_the_initializer_spares_what_may_be_an_unmarked_entity():

@@ -14,7 +14,7 @@ from diffusionner.corpus import Irregular, Sentence, Span
 from diffusionner.errors import DataError
 from diffusionner.evaluation.alignment import align
 from diffusionner.evaluation.counts import Counts
-from diffusionner.evaluation.scorer import compare
+from diffusionner.evaluation.scorer import score_pairs
 from diffusionner.formats.texts import TextDocument, TextOptions, to_sentences
 
 NAMES = ("gold.x", "pred.x")
@@ -26,7 +26,7 @@ def sentence(words: str, line: int = 0, **more) -> Sentence:
 
 def counts(gold: list[Sentence], predicted: list[Sentence]) -> tuple[Counts, bool]:
     pairs, by_characters = align(gold, predicted, NAMES)
-    return compare(pairs).micro, by_characters
+    return score_pairs(pairs).micro, by_characters
 
 
 def document(text: str, *entities: tuple[int, int, str], words: str = "rules") -> list[Sentence]:
@@ -62,7 +62,7 @@ def test_other_words_in_the_same_text():
     # "Bob" cuts through "Bob." there, "IL-2" through "IL-2-driven" in both.
     assert counts(gold, found) == (Counts(4, 5, 4), True)
     pairs, _ = align(gold, found, NAMES)
-    assert compare(pairs).irregular == Counts(1, 1, 1)
+    assert score_pairs(pairs).irregular == Counts(1, 1, 1)
     assert [pair.sentence for pair in pairs] == gold
     # By characters, one too many is wrong.
     assert counts(gold, document(text, (0, 4, "PER"), words="spaces"))[0] == Counts(0, 1, 4)
@@ -122,7 +122,7 @@ def test_by_words_and_by_characters_agree(given_words, data):
     split = Sentence([text[s:e] for s, e in single], spans, text=text, offsets=single)
     pairs, _ = align([gold], [found], NAMES)
     other_pairs, _ = align([gold], [split], NAMES)
-    assert compare(other_pairs) == compare(pairs)
+    assert score_pairs(other_pairs) == score_pairs(pairs)
 
 
 @pytest.mark.parametrize(
@@ -131,32 +131,32 @@ def test_by_words_and_by_characters_agree(given_words, data):
         (
             [sentence("a b", 1), sentence("c d e", 2)],
             [sentence("a b", 7), sentence("c x e f", 8)],
-            "f:2: from word 1 on it reads 'd e', but f:8 reads 'x e f'",
+            "f:2 and f:8 differ from word 1 on: 'd e' against 'x e f'",
         ),
         (
             [sentence("a b", 1)],
             [sentence("a", 1)],
-            "f:1: from word 1 on it reads 'b', but f:1 has ended",
+            "f:1 and f:1 differ from word 1 on: 'b' against nothing",
         ),
         (
             [sentence("a b", 1), sentence("c", 2)],
             [sentence("a b", 1)],
-            "f:2: it reads 'c', but pred.x has ended after 1 sentences",
+            "f:2: 'c' has no counterpart, pred.x ends after 1 sentences",
         ),
         (
             [sentence("a b")],
             [sentence("a b"), sentence("c " * 100)],
-            f"pred.x, number 2: it reads '{'c ' * 29}c…', but gold.x has ended after 1 sentences",
+            f"pred.x, number 2: '{'c ' * 29}c…' has no counterpart, gold.x ends after 1 sentences",
         ),
         (
             document("One text."),
             document("One  text.", words="spaces"),
-            "t:1: from character 4 on the text reads 'text.', but t:1 reads ' text.'",
+            "t:1 and t:1 differ from character 4 on: 'text.' against ' text.'",
         ),
         (
             document("One text.") + document("Two texts"),
             document("One text.", words="spaces"),
-            "t:1: it reads 'Two texts', but pred.x has ended after 1 texts",
+            "t:1: 'Two texts' has no counterpart, pred.x ends after 1 texts",
         ),
     ],
 )
@@ -165,7 +165,7 @@ def test_differences_are_named(gold, predicted, expected):
         align(gold, predicted, NAMES)
     message = str(error.value)
     assert expected in message
-    assert "both files must hold the same sentences" in message
+    assert "both files must contain the same sentences" in message
 
 
 def test_texts_that_say_the_same_are_still_several(tmp_path: Path):
@@ -175,5 +175,5 @@ def test_texts_that_say_the_same_are_still_several(tmp_path: Path):
     path.write_text("\n".join([json.dumps(record)] * 3))
     gold, found = formats.read(path), formats.read(path, "jsonl:words=spaces")
     assert counts(gold, found) == (Counts(3, 3, 3), True)
-    with pytest.raises(DataError, match=r"pred\.x has ended after 2 texts"):
+    with pytest.raises(DataError, match=r"pred\.x ends after 2 texts"):
         align(gold, found[:2], NAMES)

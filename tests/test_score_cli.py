@@ -15,7 +15,7 @@ from diffusionner import DiffusionNER, formats
 from diffusionner.cli import app
 from diffusionner.corpus import Sentence, Span
 from diffusionner.data.fingerprint import fingerprint
-from diffusionner.evaluation.scorer import compare, pair_up, score
+from diffusionner.evaluation.scorer import score, score_sentences
 
 
 @pytest.fixture
@@ -66,8 +66,8 @@ def test_score(run, files, tmp_path):
     )  # fmt: skip
     sentences = formats.read(gold)
     mark = fingerprint(sentences)
-    report = compare(pair_up(sentences, shifted(sentences, 7)))
-    second = compare(pair_up(sentences, shifted(sentences, 3)))
+    report = score_sentences(sentences, shifted(sentences, 7))
+    second = score_sentences(sentences, shifted(sentences, 3))
     assert report.micro.f1 > second.micro.f1
 
     written = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))
@@ -155,15 +155,18 @@ def test_a_table_that_does_not_fit_is_not_squeezed(run, tmp_path, monkeypatch):
     formats.write(tmp_path / "g.jsonl", gold)
     monkeypatch.setenv("COLUMNS", "80")
     output = run("score", tmp_path / "g.jsonl", tmp_path / "g.jsonl").output
-    assert "Types of entities with the same boundaries: too wide for here" in output
+    assert "Types of entities with the same boundaries: too wide to print" in output
     *tables, caption = output.splitlines()
     assert all(len(line) <= 80 for line in tables)
     assert str(fingerprint(gold)) in caption
 
 
 BROKEN = {
-    "other words": ('{"tokens": ["Eve"], "entities": []}', ": from word 0 on it reads 'Ada met'"),
-    "too short": ('{"tokens": ["Ada", "met"]}', "has ended after 1 sentences"),
+    "other words": (
+        '{"tokens": ["Eve"], "entities": []}',
+        " differ from word 0 on: 'Ada met' against 'Eve'",
+    ),
+    "too short": ('{"tokens": ["Ada", "met"]}', "ends after 1 sentences"),
     "not JSON": ('{"tokens": ["Ada"', "pred.jsonl:1: not valid JSON"),
     "out of range": (
         '{"tokens": ["Ada"], "entities": [{"start": 0, "end": 4, "label": "A"}]}',
@@ -221,7 +224,7 @@ def test_evaluate_is_the_same_code(run, folder, tmp_path):
     )  # fmt: skip
     gold = formats.read(path)
     found = DiffusionNER.from_pretrained(folder).predict_sentences(gold, threshold=0)
-    expected = compare(pair_up(gold, found)).to_dict()
+    expected = score_sentences(gold, found).to_dict()
     assert expected["micro"]["gold"] == score([s.entities for s in gold], found).micro.gold + 1
     written = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))
     assert {key: written[key] for key in expected} == json.loads(json.dumps(expected))

@@ -11,10 +11,10 @@ import pytest
 
 from diffusionner.corpus import Irregular, Sentence, Span
 from diffusionner.evaluation.alignment import align
-from diffusionner.evaluation.drawing import MARKS
-from diffusionner.evaluation.matching import Kind
 from diffusionner.evaluation.page import render
-from diffusionner.evaluation.result import Evaluation, Resampling, against, evaluate_pairs
+from diffusionner.evaluation.report import OUTCOMES
+from diffusionner.evaluation.result import Evaluation
+from diffusionner.evaluation.scorer import score_pairs
 
 EVIL = "</script></style><script>alert(1)</script><img src=x onerror='alert(\"2\")'>&amp;"
 VOID = {"meta", "input", "br"}
@@ -53,7 +53,8 @@ def evaluate(
     gold: list[Sentence], predicted: list[Sentence], name: str = "pred.jsonl"
 ) -> Evaluation:
     names = ("gold.jsonl", name)
-    return evaluate_pairs(align(gold, predicted, names)[0], names, Resampling(20))
+    pairs, _ = align(gold, predicted, names)
+    return Evaluation.from_report(score_pairs(pairs), names, resamples=20)
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def nasty() -> Page:
     gold = [Sentence(words, entities, doc=EVIL, where=EVIL)]
     found = [Sentence(words, [Span(0, 1, "A"), Span(0, 2, EVIL), Span(2, 3, EVIL)])]
     evaluation = evaluate(gold, found, EVIL)
-    return Page(render(against(evaluation, found, EVIL), 10))
+    return Page(render(evaluation.compare_with(found, EVIL), 10))
 
 
 def test_text_stays_text(nasty):
@@ -155,9 +156,9 @@ def test_irregular_annotations_are_drawn_and_spelt_out():
     ("most", "shown", "said"),
     [
         (9, [1, 2, 3, 4, 5, 6], "All 6 sentences are shown."),
-        (3, [1, 2, 5], "3 of 6 sentences are shown; of the 3 others, 0 have errors."),
-        (1, [2], "1 of 6 sentences are shown; of the 5 others, 1 have errors."),
-        (0, [], "0 of 6 sentences are shown; of the 6 others, 2 have errors."),
+        (3, [1, 2, 5], "3 of 6 sentences are shown; 0 of the other 3 have errors."),
+        (1, [2], "1 of 6 sentences are shown; 1 of the other 5 have errors."),
+        (0, [], "0 of 6 sentences are shown; 2 of the other 6 have errors."),
     ],
 )
 def test_sentences_with_errors_come_first(most, shown, said):
@@ -174,10 +175,11 @@ def test_kinds_are_told_apart_without_colour():
     gold = [Span(0, 1, "A"), Span(2, 3, "A"), Span(4, 6, "A"), Span(7, 9, "A"), Span(10, 11, "A")]
     found = [Span(0, 1, "A"), Span(2, 3, "B"), Span(4, 5, "A"), Span(8, 10, "B"), Span(12, 13, "B")]
     page = Page(render(evaluate([Sentence(words, gold)], [Sentence(words, found)]), 1))
-    assert len(set(MARKS.values())) == len(Kind)
+    marks = {style.mark for style in OUTCOMES.values()}
+    assert len(marks) == len(OUTCOMES)
     on_entities = {text[0] for text in page.texts["i"] if len(text) > 1}
-    assert on_entities == set(MARKS.values())
-    for mark in MARKS.values():
+    assert on_entities == marks
+    for mark in marks:
         assert mark in page.texts["i"]  # the legend
         assert sum(mark in text for text in page.texts["label"]) == 1
     assert all("(1)" in text for text in page.texts["label"][1:])

@@ -12,10 +12,11 @@ from seqeval.metrics import classification_report
 from seqeval.scheme import IOB2
 
 from diffusionner.corpus import Irregular, Sentence, Span
-from diffusionner.evaluation.counts import FRACTIONS, Counts, SliceCounts
-from diffusionner.evaluation.matching import Kind, judge
-from diffusionner.evaluation.mentions import Mention, mentions_of
-from diffusionner.evaluation.scorer import Pair, compare, pair_up, score
+from diffusionner.evaluation.counts import METRICS, Counts, SliceCounts
+from diffusionner.evaluation.matching import Outcome, match_mentions
+from diffusionner.evaluation.mentions import Mention, sentence_mentions
+from diffusionner.evaluation.report import Pair
+from diffusionner.evaluation.scorer import score, score_pairs, score_sentences
 
 QUICK = settings(max_examples=60, deadline=None)
 LABELS = "ABC"
@@ -60,7 +61,7 @@ def test_agrees_with_seqeval(drawn):
     assert theirs.keys() == rows.keys() | {"weighted avg"}
     for name, row in rows.items():
         assert [theirs[name][key] for key in ("precision", "recall", "f1-score")] == pytest.approx(
-            [getattr(row, fraction) for fraction in FRACTIONS]
+            [getattr(row, fraction) for fraction in METRICS]
         )
         assert theirs[name]["support"] == (report.micro if name == "macro avg" else row).gold
 
@@ -178,8 +179,8 @@ def test_errors_are_the_best_pairing(gold, predicted, common):
         if all(overlap(g, p) for g, p in matching)
     )
     errors = report.errors
-    assert (errors[Kind.TYPE], errors[Kind.BOUNDARY], errors[Kind.BOTH]) == best
-    assert errors[Kind.CORRECT] == len(correct)
+    assert (errors[Outcome.TYPE], errors[Outcome.BOUNDARY], errors[Outcome.BOTH]) == best
+    assert errors[Outcome.CORRECT] == len(correct)
 
 
 @QUICK
@@ -188,10 +189,15 @@ def test_errors_and_confusion_add_up_in_any_order(drawn, random):
     gold, predicted = sides(drawn)
     report = score(gold, predicted)
     errors = report.errors
-    paired = errors[Kind.CORRECT] + errors[Kind.TYPE] + errors[Kind.BOUNDARY] + errors[Kind.BOTH]
-    assert paired + errors[Kind.MISSED] == report.micro.gold
-    assert paired + errors[Kind.SPURIOUS] == report.micro.predicted
-    assert errors[Kind.CORRECT] == report.micro.correct
+    paired = (
+        errors[Outcome.CORRECT]
+        + errors[Outcome.TYPE]
+        + errors[Outcome.BOUNDARY]
+        + errors[Outcome.BOTH]
+    )
+    assert paired + errors[Outcome.MISSED] == report.micro.gold
+    assert paired + errors[Outcome.SPURIOUS] == report.micro.predicted
+    assert errors[Outcome.CORRECT] == report.micro.correct
 
     for label, counts in report.per_type.items():
         row = sum(n for (g, _), n in report.confusion.items() if g == label)
@@ -199,7 +205,7 @@ def test_errors_and_confusion_add_up_in_any_order(drawn, random):
         assert (row, column) == (counts.gold, counts.predicted)
         assert report.confusion.get((label, label), 0) == counts.correct
     kept = {cell: n for cell, n in report.confusion.items() if None not in cell}
-    assert sum(kept.values()) == errors[Kind.CORRECT] + errors[Kind.TYPE]
+    assert sum(kept.values()) == errors[Outcome.CORRECT] + errors[Outcome.TYPE]
     assert (None, None) not in report.confusion
 
     shuffled = list(zip(gold, predicted, strict=True))
@@ -214,9 +220,9 @@ def test_errors_by_hand():
     gold = [Span(0, 2, "A"), Span(4, 6, "A"), Span(8, 10, "A"), Span(12, 13, "A")]
     predicted = [Span(0, 2, "B"), Span(4, 7, "A"), Span(9, 11, "B"), Span(20, 21, "C")]
     report = score([gold], [predicted])
-    assert set(report.errors.items()) == {(kind, 1) for kind in Kind} - {(Kind.CORRECT, 1)} | {
-        (Kind.CORRECT, 0)
-    }
+    assert set(report.errors.items()) == {(kind, 1) for kind in Outcome} - {
+        (Outcome.CORRECT, 1)
+    } | {(Outcome.CORRECT, 0)}
     assert report.confusion == {
         **{("A", "B"): 1, ("A", None): 3},
         **{(None, "A"): 1, (None, "B"): 1, (None, "C"): 1},
@@ -229,8 +235,8 @@ def test_errors_by_hand():
 def test_a_better_overlap_is_the_partner():
     gold = [Mention(((0, 10),), "A", 10)]
     near, far = Mention(((1, 10),), "A", 9), Mention(((0, 1),), "A", 1)
-    found = {(j.kind, j.predicted) for j in judge(gold, [far, near])}
-    assert found == {(Kind.BOUNDARY, near), (Kind.SPURIOUS, far)}
+    found = {(j.outcome, j.predicted) for j in match_mentions(gold, [far, near])}
+    assert found == {(Outcome.BOUNDARY, near), (Outcome.SPURIOUS, far)}
 
 
 def test_a_label_called_none_is_a_label():
@@ -243,7 +249,7 @@ def test_a_crowded_sentence_is_no_trouble():
     gold = [Span(i, i + 3, "A") for i in range(0, 9000, 3)]
     predicted = [Span(i, i + 2, "A") for i in range(0, 9000, 3)]
     report = score([gold], [predicted])
-    assert report.overlap.correct == report.errors[Kind.BOUNDARY] == 3000
+    assert report.overlap.correct == report.errors[Outcome.BOUNDARY] == 3000
 
 
 # --- Sentences: their length, and annotations that are no run of words -------------------------
@@ -254,12 +260,12 @@ def test_by_sentence_length():
         Sentence(["w"] * size, [Span(0, 1, "A"), Span(1, 2, "A")]) for size in (10, 11, 50, 51, 90)
     ]
     found = [[Span(0, 1, "A")], [], [Span(0, 1, "A")], [Span(0, 1, "B")], [Span(1, 2, "A")]]
-    report = compare(pair_up(gold, found))
+    report = score_sentences(gold, found)
     assert report.by_sentence_length == {
-        "1-10": SliceCounts(1, 1, 1, 2),
-        "11-20": SliceCounts(0, 0, 0, 2),
-        "41-50": SliceCounts(1, 1, 1, 2),
-        "51+": SliceCounts(1, 2, 1, 4),
+        "1-10": SliceCounts(1, 1, 2, 1),
+        "11-20": SliceCounts(0, 0, 2, 0),
+        "41-50": SliceCounts(1, 1, 2, 1),
+        "51+": SliceCounts(1, 2, 4, 1),
     }
     assert "by_sentence_length" in report.to_dict()
     assert "by_sentence_length" not in score([[]], [[]]).to_dict()
@@ -288,7 +294,7 @@ def test_irregular_annotations_count(predicted, correct):
     outer = Span(2, 5, "DIS")
     gold = sentence(TEXT, IN_PARTS, CUT, entities=(outer,))
     other = sentence(TEXT, *predicted, entities=(outer,))
-    report = compare([Pair(mentions_of(gold), mentions_of(other), gold)])
+    report = score_pairs([Pair(sentence_mentions(gold), sentence_mentions(other), gold)])
     irregular = sum(len(p.parts) > 1 or p.parts[0] not in ((0, 4), (15, 27)) for p in predicted)
     assert report.irregular == Counts(correct, irregular, 2)
     assert report.micro == Counts(correct + 1, len(predicted) + 1, 3)
@@ -298,11 +304,11 @@ def test_irregular_annotations_count(predicted, correct):
 def test_irregular_annotations_nest_and_overlap():
     gold = sentence(TEXT, IN_PARTS, CUT, entities=(Span(0, 5, "ALL"),))
     found = sentence(TEXT, entities=(Span(0, 1, "DIS"), Span(1, 3, "DIS"), Span(3, 4, "X")))
-    report = compare([Pair(mentions_of(gold), mentions_of(found), gold)])
+    report = score_pairs([Pair(sentence_mentions(gold), sentence_mentions(found), gold)])
     # CUT lies in the part "lung cancers" and in all; between the parts IN_PARTS is not.
     assert {key: row.gold for key, row in report.by_depth.items()} == {"0": 1, "1": 1, "2": 1}
     assert report.overlap == Counts(2, 3, 3)
-    assert report.errors[Kind.BOUNDARY] == 2
+    assert report.errors[Outcome.BOUNDARY] == 2
     assert report.by_length["3"].gold == 1  # the words it touches
 
 
@@ -311,8 +317,8 @@ def test_irregular_annotations_are_the_same_in_any_text():
     offsets = [(2, 6), (8, 11), (13, 18), (19, 23), (24, 31)]
     parts = Irregular(((2, 6), (19, 31)), "DIS"), Irregular(((19, 21),), "X")
     placed = Sentence(TEXT.split(), text=text, offsets=offsets, irregular=list(parts))
-    assert mentions_of(placed) == mentions_of(sentence(TEXT, IN_PARTS, CUT))
+    assert sentence_mentions(placed) == sentence_mentions(sentence(TEXT, IN_PARTS, CUT))
     beyond = [Irregular(((1, 6),), "A"), Irregular(((2, 7),), "A"), Irregular(((2, 8),), "A")]
     placed.irregular = [*beyond, Irregular(((2, 6),), "A")]
-    assert len(mentions_of(placed)) == 3  # with white space before, after, and without
-    assert sum(mention.regular for mention in mentions_of(placed)) == 1
+    assert len(sentence_mentions(placed)) == 3  # with white space before, after, and without
+    assert sum(mention.regular for mention in sentence_mentions(placed)) == 1

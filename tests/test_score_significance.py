@@ -61,7 +61,7 @@ def test_the_seed_decides(rows):
 
 def test_drawing_in_portions_changes_nothing_but_the_memory(rows, monkeypatch):
     whole = interval(rows, 300, seed=0), difference(rows, rows[::-1], 300, seed=0)
-    monkeypatch.setattr(significance, "_AT_ONCE", 1000)
+    monkeypatch.setattr(significance, "_MAX_DRAWS", 1000)
     assert (interval(rows, 300, seed=0), difference(rows, rows[::-1], 300, seed=0)) == whole
 
 
@@ -134,7 +134,7 @@ def test_reports_have_intervals_for_all_measures():
     gold = [[Span(0, 2, "A")], [Span(1, 2, "B")]] * 20
     predicted = [[Span(0, 2, "A")], [Span(1, 3, "B")]] * 20
     report = score(gold, predicted)
-    found = intervals(report.per_sentence, 200, 0)
+    found = intervals(report.sentence_counts, 200, 0)
     assert found.measures.keys() == {"micro", "overlap", "boundaries"}
     assert found.measures["overlap"].f1 == (1.0, 1.0)
     low, high = found.measures["micro"].f1
@@ -142,7 +142,7 @@ def test_reports_have_intervals_for_all_measures():
     assert found.per_type["A"].f1 == (1.0, 1.0)
     assert found.per_type["B"].f1 == (0.0, 0.0)
     perfect = score(gold, gold)
-    between = differences(perfect.per_sentence, report.per_sentence, 200, 0)
+    between = differences(perfect.sentence_counts, report.sentence_counts, 200, 0)
     assert {name: each.f1 for name, each in between.items()} == {
         "micro": 0.5, "overlap": 0.0, "boundaries": 0.5,
     }  # fmt: skip

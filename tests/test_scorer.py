@@ -11,7 +11,8 @@ from rich.console import Console
 
 from diffusionner.corpus import Entity, Span
 from diffusionner.evaluation.counts import Average, Counts, SliceCounts
-from diffusionner.evaluation.scorer import Report, score
+from diffusionner.evaluation.report import Report
+from diffusionner.evaluation.scorer import score
 
 
 def spans(*triples: tuple[int, int, str]) -> list[Span]:
@@ -72,7 +73,7 @@ def test_nested_sides_count_separately():
     outer, inner = Span(0, 5, "ORG"), Span(2, 4, "LOC")
     # The outer one alone is found: no prediction nests, yet half the nested gold is found.
     nested = score([[outer, inner]], [[outer]]).nested
-    assert nested == SliceCounts(0, 0, 1, 2)
+    assert nested == SliceCounts(0, 0, 2, 1)
     assert (nested.precision, nested.recall, nested.f1) == (0.0, 0.5, 0.0)
     # Both predicted, one of them gold, nothing nested in gold.
     nested = score([[outer]], [[outer, inner]]).nested
@@ -96,7 +97,7 @@ def test_one_span_with_two_labels():
     assert report.micro == Counts(1, 1, 2)
     assert report.boundaries == Counts(1, 1, 1)
     assert report.types == Counts(1, 1, 2)
-    assert report.nested == SliceCounts(0, 0, 1, 2)
+    assert report.nested == SliceCounts(0, 0, 2, 1)
 
 
 def test_types_are_a_multiset():
@@ -174,8 +175,8 @@ def test_to_table():
         ["strict, macro", "100.00", "83.33", "90.00", ""],
         ["overlap, micro", "100.00", "75.00", "85.71", "4"],
         ["overlap, macro", "100.00", "83.33", "90.00", ""],
-        ["boundaries alone", "100.00", "75.00", "85.71", "4"],
-        ["types alone", "100.00", "75.00", "85.71", "4"],
+        ["boundaries only", "100.00", "75.00", "85.71", "4"],
+        ["types only", "100.00", "75.00", "85.71", "4"],
         ["nested entities", "100.00", "100.00", "100.00", "2"],
         ["LOC", "100.00", "66.67", "80.00", "3"],
         ["[red]", "100.00", "100.00", "100.00", "1"],

@@ -15,7 +15,7 @@ from diffusionner import DiffusionNER, formats
 from diffusionner.corpus import Sentence
 from diffusionner.data.fingerprint import fingerprint
 from diffusionner.errors import CheckpointError, SettingsError
-from diffusionner.evaluation.scorer import compare, pair_up, score
+from diffusionner.evaluation.scorer import score, score_sentences
 from diffusionner.model.pretrained import load_encoder
 from diffusionner.model.tensors import to_tensors
 from diffusionner.settings import Settings
@@ -146,12 +146,12 @@ def test_test_set_is_scored_with_the_best_model(tiny_settings, scripted):
     outcome = train(settings)
     sentences = formats.read(settings.data.test)
     ner = DiffusionNER.from_pretrained(settings.training.output)
-    report = compare(pair_up(sentences, ner.predict_sentences(sentences)))
+    report = score_sentences(sentences, ner.predict_sentences(sentences))
     assert outcome.test == report
     written = json.loads((Path(settings.training.output) / "test.json").read_text())
     assert written == {"data": fingerprint(sentences).to_dict(), **report.to_dict()}
     ner.network.load_state_dict(scripted[2])
-    last = compare(pair_up(sentences, ner.predict_sentences(sentences)))
+    last = score_sentences(sentences, ner.predict_sentences(sentences))
     assert report != last, "the last model does as well"
 
 

@@ -8,8 +8,8 @@ import yaml
 
 from diffusionner.card.about import About, Corpus
 from diffusionner.card.measuring import BINS, SEEDS, SPANS, STEPS, Figures, reliability, spread
-from diffusionner.evaluation.counts import FRACTIONS, Counts
-from diffusionner.evaluation.model import Measured
+from diffusionner.evaluation.counts import METRICS, Counts
+from diffusionner.evaluation.result import Evaluation
 from diffusionner.evaluation.significance import Interval
 from diffusionner.settings import InferenceSettings
 
@@ -44,8 +44,8 @@ def render(
 
 def _front_matter(about: About, figures: Figures) -> str:
     f1 = {
-        name: round(100 * measured.evaluation.report.micro.f1, 2)
-        for name, measured in figures.corpora.items()
+        name: round(100 * evaluation.report.micro.f1, 2)
+        for name, evaluation in figures.corpora.items()
     }
     values = {
         "language": about.texts["language"],
@@ -64,8 +64,7 @@ def _own(settings: InferenceSettings) -> str:
     return f"start={settings.start}, steps={settings.steps}, spans={settings.spans}"
 
 
-def _scores(corpus: Corpus, measured: Measured) -> str:
-    evaluation = measured.evaluation
+def _scores(corpus: Corpus, evaluation: Evaluation) -> str:
     report, intervals = evaluation.report, evaluation.intervals
     rows = [_row("all", report.micro, intervals.measures["micro"])]
     rows += [
@@ -81,7 +80,7 @@ def _scores(corpus: Corpus, measured: Measured) -> str:
 
 
 def _row(name: str, counts: Counts, interval: Interval) -> list[str]:
-    precision, recall, f1 = (f"{100 * getattr(counts, fraction):.2f}" for fraction in FRACTIONS)
+    precision, recall, f1 = (f"{100 * getattr(counts, metric):.2f}" for metric in METRICS)
     low, high = (f"{100 * end:.1f}" for end in interval.f1)
     return [name, precision, recall, f"{f1} ({low} to {high})", str(counts.gold)]
 
@@ -107,13 +106,16 @@ def _curve(what: str, values: Sequence[object], curves: dict[str, list[float]]) 
 
 def _calibration(figures: Figures) -> str:
     """A row for each interval of scores, a column for each corpus."""
-    bins = {name: reliability(measured) for name, measured in figures.corpora.items()}
+    predictions = {
+        name: evaluation.report.prediction_scores for name, evaluation in figures.corpora.items()
+    }
+    bins = {name: reliability(each) for name, each in predictions.items() if each}
     rows = []
     for number in range(BINS):
         here = [found[number] for found in bins.values()]
         cells = [f"{b.right:.2f} of {b.count} ({b.score:.2f})" if b else "" for b in here]
         rows.append([f"{number / BINS:.1f} to {(number + 1) / BINS:.1f}", *cells])
-    errors = [f"{measured.calibration_error:.3f}" for measured in figures.corpora.values()]
+    errors = [f"{each.calibration_error:.3f}" for each in predictions.values() if each]
     table = _table(["score", *bins], [*rows, ["expected error", *errors]])
     return (
         "## Calibration\nOf the entities found whose score lies in an interval: the share that is "

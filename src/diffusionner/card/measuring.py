@@ -17,9 +17,9 @@ from benchmarks.timing import Tell, interleave
 from diffusionner.card import startup
 from diffusionner.card.about import About
 from diffusionner.corpus import Sentence
-from diffusionner.evaluation import model
-from diffusionner.evaluation.result import Resampling
-from diffusionner.evaluation.scorer import compare, pair_up
+from diffusionner.evaluation import evaluate, score_sentences
+from diffusionner.evaluation.report import PredictionScores
+from diffusionner.evaluation.result import Evaluation
 from diffusionner.inference.pipeline import DiffusionNER
 from diffusionner.inference.predictor import batch_size
 
@@ -52,7 +52,7 @@ class Speed:
 class Figures:
     """F1 in percent, by the start of the reverse process where there are several."""
 
-    corpora: dict[str, model.Measured]
+    corpora: dict[str, Evaluation]
     curve_sentences: int  # of the first of them, that the following are over
     steps: dict[str, list[float]]  # F1 at each of STEPS
     spans: dict[str, list[float]]  # F1 at each of SPANS
@@ -68,7 +68,9 @@ def measure(
     """most: sentences of the first corpus for all but the scores."""
     corpora = {one.name: one.read() for one in about.corpora}
     measured = {
-        name: model.measure(ner, sentences, (name, folder.name), Resampling(), partial(tell, name))
+        name: Evaluation.from_report(
+            evaluate(ner, sentences, progress=partial(tell, name)), (name, folder.name)
+        )
         for name, sentences in corpora.items()
     }
     first = corpora[about.corpora[0].name]
@@ -91,9 +93,9 @@ def measure(
     )
 
 
-def reliability(measured: model.Measured) -> list[Bin | None]:
+def reliability(predictions: PredictionScores) -> list[Bin | None]:
     """The intervals of the expected calibration error one by one; None where nothing was found."""
-    scores, right = measured.scores, measured.right
+    scores, right = predictions.scores, predictions.correct
     of = np.minimum((scores * BINS).astype(int), BINS - 1)
     return [
         Bin(int(here.sum()), float(scores[here].mean()), float(right[here].mean()))
@@ -112,7 +114,7 @@ def _f1(
     ner: DiffusionNER, sentences: Sequence[Sentence], what: str, tell: Tell, **options: Any
 ) -> float:
     predicted = ner.predict_sentences(sentences, partial(tell, what), **options)
-    return 100 * compare(pair_up(sentences, predicted)).micro.f1
+    return 100 * score_sentences(sentences, predicted).micro.f1
 
 
 def _speed(ner: DiffusionNER, sentences: Sequence[Sentence], device: str, tell: Tell) -> Speed:

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from diffusionner.cli import options
-from diffusionner.cli.score import Format, Html, HtmlSentences, Json, Resamples, write
+from diffusionner.cli.data.shared import Format, Json
+from diffusionner.cli.score import Html, HtmlSentences, Resamples, write_results
 from diffusionner.storage.registry import DEFAULT
 
 
@@ -31,43 +32,30 @@ def evaluate(
     html_sentences: HtmlSentences = 2000,
     resamples: Resamples = 1000,
 ) -> None:
-    """Score a model on a corpus.
+    """Score a model on a labelled corpus.
 
-    The scores are those of `diffusionner score`: strict, overlap-based and boundary-only, by type,
-    nesting depth and length, with 95% intervals, kinds of errors and confused types.
+    Reports the same scores as `diffusionner score`: strict, overlap and boundary-only, by type,
+    nesting depth and length, with 95% confidence intervals, error types and confused types.
 
     Example: `diffusionner evaluate --model runs/model --data test.jsonl --html scores.html`
     """
     from rich.console import Console
-    from rich.progress import Progress
 
     from diffusionner import formats
-    from diffusionner.evaluation.model import measure
-    from diffusionner.evaluation.result import Resampling
+    from diffusionner.evaluation import evaluate
+    from diffusionner.evaluation.result import Evaluation
 
     sentences = formats.read(data, format)
     ner = options.load_model(model, device)
     chosen = options.inference_options(
         steps, spans, start, average, threshold, phi, overlap, seed, batch_size
     )
-    errors = Console(stderr=True)
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
-        task = bar.add_task("evaluating", total=None)
-
-        def advance(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
-        names = (str(data), model)
-        measured = measure(ner, sentences, names, Resampling(resamples), advance, **chosen)
-    error = measured.calibration_error
+    with options.progress() as tell:
+        report = evaluate(
+            ner, sentences, progress=lambda *counts: tell("evaluating", *counts), **chosen
+        )
+    evaluation = Evaluation.from_report(report, (str(data), model), resamples)
     settings = ner.settings.with_inference(chosen).to_dict()["inference"]
-    about = {"model": model, "inference": settings, "calibration_error": round(error, 4)}
-    write(measured.evaluation, about, json_path, html_path, html_sentences)
-    console = Console()
-    measured.evaluation.show(console)
-    console.print(
-        f"expected calibration error {error:.3f}: scores of the entities found, against the share "
-        "of them that is right",
-        highlight=False,
-        soft_wrap=True,
-    )
+    about = {"model": model, "inference": settings}
+    write_results(evaluation, about, json_path, html_path, html_sentences)
+    evaluation.show(Console())

@@ -8,46 +8,46 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from diffusionner.cli.data.shared import Json
+
 if TYPE_CHECKING:
     from diffusionner.evaluation.result import Evaluation
 
-_FORMAT = "NAME or NAME:OPTION=VALUE,...  [default: found out from the file]"
-
-Format = Annotated[str | None, typer.Option(help=f"Format of the gold: {_FORMAT}")]
-Json = Annotated[Path | None, typer.Option("--json", help="Also write the scores to this file.")]
 Html = Annotated[
     Path | None,
-    typer.Option("--html", help="Also write a page to compare gold and predictions on."),
+    typer.Option("--html", metavar="FILE", help="Also write a page that shows all errors."),
 ]
 HtmlSentences = Annotated[
-    int, typer.Option(min=0, help="Most sentences on the page, those with errors first.")
+    int, typer.Option(min=0, help="Maximum number of sentences on the page, errors first.")
 ]
 Resamples = Annotated[
-    int, typer.Option(min=1, help="Times the sentences are drawn anew for intervals and p.")
+    int, typer.Option(min=1, help="Bootstrap resamples for intervals and p-values.")
 ]
 
 
 def score(
     gold: Annotated[Path, typer.Argument(metavar="GOLD", help="Gold corpus.")],
-    predicted: Annotated[Path, typer.Argument(metavar="PRED", help="The same with predictions.")],
+    predicted: Annotated[
+        Path, typer.Argument(metavar="PRED", help="The same corpus with predicted entities.")
+    ],
     other: Annotated[
-        Path | None, typer.Option(help="A second prediction to test the first against.")
+        Path | None, typer.Option(help="Second prediction to compare the first with.")
     ] = None,
-    gold_format: Format = None,
-    pred_format: Annotated[str | None, typer.Option(help="The same for the prediction.")] = None,
-    other_format: Annotated[str | None, typer.Option(help="The same for the second.")] = None,
+    gold_format: Annotated[str | None, typer.Option(help="Format of GOLD.")] = None,
+    pred_format: Annotated[str | None, typer.Option(help="Format of PRED.")] = None,
+    other_format: Annotated[str | None, typer.Option(help="Format of the second one.")] = None,
     json_path: Json = None,
     html_path: Html = None,
     html_sentences: HtmlSentences = 2000,
     resamples: Resamples = 1000,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the resampling.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of the resampling.")] = 0,
 ) -> None:
-    """Score any system's output against a gold corpus.
+    """Score the output of any NER system against a gold corpus.
 
-    Strict, overlap-based and boundary-only precision, recall and F1, with 95% intervals; by type,
-    nesting depth and length; kinds of errors and confused types. Both files may be of any format
-    that can be read. They must hold the same words or, where these are split differently, the same
-    texts.
+    Reports strict, overlap and boundary-only precision, recall and F1 with 95% confidence
+    intervals, scores by type, nesting depth and length, error types and confused types. Both files
+    may have any readable format (detected if not given, see `data formats`). They must contain the
+    same words or, if they are tokenized differently, the same texts.
 
     Examples:
 
@@ -58,35 +58,36 @@ def score(
     from rich.console import Console
 
     from diffusionner import formats
-    from diffusionner.evaluation.result import Resampling, against, evaluate_sentences
+    from diffusionner.evaluation.alignment import align
+    from diffusionner.evaluation.result import Evaluation
+    from diffusionner.evaluation.scorer import score_pairs
 
-    evaluation = evaluate_sentences(
-        formats.read(gold, gold_format),
-        formats.read(predicted, pred_format),
-        (str(gold), str(predicted)),
-        Resampling(resamples, seed),
+    names = (str(gold), str(predicted))
+    pairs, by_characters = align(
+        formats.read(gold, gold_format), formats.read(predicted, pred_format), names
     )
+    evaluation = Evaluation.from_report(score_pairs(pairs), names, resamples, seed, by_characters)
     if other is not None:
-        evaluation = against(evaluation, formats.read(other, other_format), str(other))
-    write(evaluation, {}, json_path, html_path, html_sentences)
+        evaluation = evaluation.compare_with(formats.read(other, other_format), str(other))
+    write_results(evaluation, {}, json_path, html_path, html_sentences)
     evaluation.show(Console())
 
 
-def write(
+def write_results(
     evaluation: Evaluation,
     about: dict[str, Any],
     json_path: Path | None,
     html_path: Path | None,
     html_sentences: int,
 ) -> None:
-    """Write the files that were asked for; `about` goes into the JSON before the scores."""
+    """Write the requested files; `about` precedes the scores in the JSON file."""
     from diffusionner.evaluation.page import render
     from diffusionner.files import bytes_writer, write_all_or_none
 
     writers = {}
     if json_path is not None:
         text = json.dumps({**about, **evaluation.to_dict()}, indent=1, ensure_ascii=False) + "\n"
-        # A file's name need not be valid Unicode; JSON can say even that.
+        # A file name need not be valid Unicode; JSON can represent it with escapes.
         writers[json_path] = bytes_writer(text.encode("utf-8", "backslashreplace"))
     if html_path is not None:
         page = render(evaluation, html_sentences)

@@ -1,4 +1,4 @@
-"""Gold and predicted sentences brought together: by words or, where those differ, by characters."""
+"""Alignment of gold and predicted sentences, by words or, if the tokens differ, by characters."""
 
 from __future__ import annotations
 
@@ -9,150 +9,115 @@ from itertools import accumulate
 
 from diffusionner.corpus import Sentence, is_annotated
 from diffusionner.errors import DataError
-from diffusionner.evaluation.mentions import Layout, Mention, mentions_of
-from diffusionner.evaluation.scorer import Pair
+from diffusionner.evaluation.mentions import JoinedWords, Mention, sentence_mentions
+from diffusionner.evaluation.report import Pair
 from diffusionner.formats.texts import annotations_of, gather
 
-_EXCERPT = 60  # characters of a sentence or text that a message shows
+_EXCERPT = 60  # characters of a sentence or text in a message
 _ADVICE = (
-    "both files must hold the same sentences, word for word and in the same order, "
-    "or else the same texts"
+    "both files must contain the same sentences with the same words in the same order, "
+    "or the same texts"
 )
 
 
 def align(
     gold: Sequence[Sentence], predicted: Sequence[Sentence], names: tuple[str, str]
 ) -> tuple[list[Pair], bool]:
-    """The sentences of both in pairs, and whether they had to be compared by characters.
+    """Return pairs of gold and predicted sentences, and True if they were aligned by characters.
 
-    By words, if these are the same. If the texts are, predictions are carried over to the gold's
-    words, and those that begin or end within one are then irregular. Else DataError.
+    If the words are equal, sentences are paired directly. If only the texts are equal, predictions
+    are mapped to the gold words; those that do not align with token boundaries become irregular.
+    Otherwise a DataError names the first difference.
     """
-    if len(gold) == len(predicted) and all(
-        one.words == other.words for one, other in zip(gold, predicted, strict=True)
-    ):
-        pairs = [
-            Pair(mentions_of(one), _counted(mentions_of(other), one), one)
-            for one, other in zip(gold, predicted, strict=True)
-        ]
-        return pairs, False
-    # Sentences that have no text may stand for a line each or for a document together.
+    if [s.words for s in gold] == [s.words for s in predicted]:
+        both = zip(gold, predicted, strict=True)
+        return [_pair(one, sentence_mentions(other)) for one, other in both], False
+    # Sentences without a text may stand for one line each or together for a document.
     for whole in (True, False):
-        documents = list(_documents(gold, whole)), list(_documents(predicted, whole))
-        if [d.text.rstrip() for d in documents[0]] == [d.text.rstrip() for d in documents[1]]:
-            both = zip(*documents, strict=True)
-            return [pair for one, other in both for pair in _carry_over(one, other)], True
+        ours, theirs = list(_documents(gold, whole)), list(_documents(predicted, whole))
+        if [d.text for d in ours] == [d.text for d in theirs]:
+            documents = zip(ours, theirs, strict=True)
+            return [pair for one, other in documents for pair in _map_to_gold(one, other)], True
     if all(s.text is not None for s in (*gold, *predicted)):
-        raise _texts_differ(*documents, names)
-    raise _words_differ(gold, predicted, names)
+        texts = ([(d.sentences[0][0], d.text) for d in side] for side in (ours, theirs))
+        raise _mismatch(*texts, names, "character", "texts")
+    words = ([(s, s.words) for s in side] for side in (gold, predicted))
+    raise _mismatch(*words, names, "word", "sentences")
 
 
 @dataclass(slots=True)
 class _Document:
-    """A text with its sentences and, for each, where the text that it counts in begins."""
-
-    text: str
-    sentences: list[tuple[Sentence, int]]
-
-    @property
-    def first(self) -> Sentence:
-        return self.sentences[0][0]
+    text: str  # without trailing white space
+    sentences: list[tuple[Sentence, int]]  # with the start of the text that it refers to
 
 
 def _documents(sentences: Sequence[Sentence], whole: bool) -> Iterator[_Document]:
-    """whole: neighbours of one document that have no text make one, a line each."""
+    """whole: join adjacent sentences of one document that have no text, one line each."""
     for group in gather(sentences):
-        if whole or group[0].text is not None:
-            yield _merge(group)
-        else:
-            yield from (_merge([sentence]) for sentence in group)
+        if group[0].text is not None:
+            yield _Document(group[0].text.rstrip(), [(sentence, 0) for sentence in group])
+            continue
+        for part in [group] if whole else [[sentence] for sentence in group]:
+            lines = [sentence.characters()[0] for sentence in part]
+            starts = accumulate((len(line) + 1 for line in lines), initial=0)
+            yield _Document("\n".join(lines).rstrip(), list(zip(part, starts, strict=False)))
 
 
-def _merge(sentences: Sequence[Sentence]) -> _Document:
-    if sentences[0].text is not None:
-        return _Document(sentences[0].text, [(sentence, 0) for sentence in sentences])
-    lines = [sentence.characters()[0] for sentence in sentences]
-    begins = accumulate((len(line) + 1 for line in lines), initial=0)
-    return _Document("\n".join(lines), list(zip(sentences, begins, strict=False)))
-
-
-def _carry_over(gold: _Document, predicted: _Document) -> list[Pair]:
-    places = []
-    for sentence, shift in gold.sentences:
-        offsets = [(start + shift, end + shift) for start, end in sentence.characters()[1]]
-        places.append((Layout(sentence.words), offsets))
-    begins = [offsets[0][0] for _, offsets in places]
-    found: list[set[Mention]] = [set() for _ in places]
+def _map_to_gold(gold: _Document, predicted: _Document) -> list[Pair]:
+    joined = [JoinedWords(sentence.words) for sentence, _ in gold.sentences]
+    offsets = [
+        [(start + shift, end + shift) for start, end in sentence.characters()[1]]
+        for sentence, shift in gold.sentences
+    ]
+    starts = [words[0][0] for words in offsets]
+    mentions: list[set[Mention]] = [set() for _ in joined]
     for sentence, shift in predicted.sentences:
         for annotation in annotations_of(sentence, shift):
-            number = max(0, bisect_right(begins, annotation.parts[0][0]) - 1)
-            layout, offsets = places[number]
-            found[number].add(layout.of_characters(*annotation, offsets))
-    return [
-        Pair(mentions_of(sentence), _counted(mentions, sentence), sentence)
-        for (sentence, _), mentions in zip(gold.sentences, found, strict=True)
-    ]
+            number = max(0, bisect_right(starts, annotation.parts[0][0]) - 1)
+            mention = joined[number].mention_in_text(*annotation, offsets[number])
+            mentions[number].add(mention)
+    return [_pair(one, found) for (one, _), found in zip(gold.sentences, mentions, strict=True)]
 
 
-def _counted(found: Set[Mention], gold: Sentence) -> frozenset[Mention]:
-    """Without what nobody looked for in that sentence, which may be there all the same."""
-    return frozenset(one for one in found if is_annotated(gold, one.label))
+def _pair(gold: Sentence, predicted: Set[Mention]) -> Pair:
+    """Predictions of labels that the sentence was not annotated for do not count."""
+    counted = frozenset(one for one in predicted if is_annotated(gold, one.label))
+    return Pair(sentence_mentions(gold), counted, gold)
 
 
-def _words_differ(
-    gold: Sequence[Sentence], predicted: Sequence[Sentence], names: tuple[str, str]
+def _mismatch(
+    gold: Sequence[tuple[Sentence, Sequence[str]]],
+    predicted: Sequence[tuple[Sentence, Sequence[str]]],
+    names: tuple[str, str],
+    unit: str,
+    items: str,
 ) -> DataError:
-    both = zip(gold, predicted, strict=False)
-    for number, (one, other) in enumerate(both):
-        if one.words != other.words:
-            at = _first_difference(one.words, other.words)
+    """Return the error that names the first difference."""
+    for number, ((one, ours), (other, theirs)) in enumerate(zip(gold, predicted, strict=False)):
+        if ours != theirs:
+            pairs = enumerate(zip(ours, theirs, strict=False))
+            shorter = min(len(ours), len(theirs))
+            at = next((i for i, (a, b) in pairs if a != b), shorter)
+            places = [_place(s, number, name) for s, name in zip((one, other), names, strict=True)]
             return DataError(
-                f"{_place(one, number, names[0])}: from word {at} on it {_says(one.words[at:])}, "
-                f"but {_place(other, number, names[1])} {_says(other.words[at:])}; {_ADVICE}"
+                f"{places[0]} and {places[1]} differ from {unit} {at} on: {_excerpt(ours[at:])} "
+                f"against {_excerpt(theirs[at:])}; {_ADVICE}"
             )
-    return _ends_early(gold, predicted, names, "sentences")
-
-
-def _texts_differ(
-    gold: Sequence[_Document], predicted: Sequence[_Document], names: tuple[str, str]
-) -> DataError:
-    both = zip(gold, predicted, strict=False)
-    for number, (one, other) in enumerate(both):
-        if one.text.rstrip() != other.text.rstrip():
-            at = _first_difference(one.text, other.text)
-            return DataError(
-                f"{_place(one.first, number, names[0])}: from character {at} on the text "
-                f"{_says([one.text[at:]])}, but {_place(other.first, number, names[1])} "
-                f"{_says([other.text[at:]])}; {_ADVICE}"
-            )
-    firsts = [d.first for d in gold], [d.first for d in predicted]
-    return _ends_early(*firsts, names, "texts")
-
-
-def _ends_early(
-    gold: Sequence[Sentence], predicted: Sequence[Sentence], names: tuple[str, str], what: str
-) -> DataError:
     number = min(len(gold), len(predicted))
     longer, more, less = (gold, *names) if len(gold) > number else (predicted, *names[::-1])
+    sentence, content = longer[number]
     return DataError(
-        f"{_place(longer[number], number, more)}: it {_says(longer[number].words)}, but {less} "
-        f"has ended after {number} {what}; {_ADVICE}"
+        f"{_place(sentence, number, more)}: {_excerpt(content)} has no counterpart, {less} ends "
+        f"after {number} {items}; {_ADVICE}"
     )
-
-
-def _first_difference(one: Sequence[str], other: Sequence[str]) -> int:
-    both = zip(one, other, strict=False)
-    shorter = min(len(one), len(other))
-    return next((i for i, (a, b) in enumerate(both) if a != b), shorter)
 
 
 def _place(sentence: Sentence, number: int, name: str) -> str:
     return sentence.where or f"{name}, number {number + 1}"
 
 
-def _says(words: Sequence[str]) -> str:
-    """The beginning of what is left."""
-    text = " ".join(words[:_EXCERPT])
+def _excerpt(content: Sequence[str]) -> str:
+    text = content if isinstance(content, str) else " ".join(content[:_EXCERPT])
     if not text:
-        return "has ended"
-    return f"reads {text if len(text) <= _EXCERPT else text[: _EXCERPT - 1] + '…'!r}"
+        return "nothing"
+    return repr(text if len(text) <= _EXCERPT else text[: _EXCERPT - 1] + "…")

@@ -1,17 +1,22 @@
-"""Precision, recall and F1; fractions are 0.0 where undefined."""
+"""Precision, recall and F1. A ratio whose denominator is 0 is 0.0."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from statistics import fmean
+from typing import Any
 
-FRACTIONS = ("precision", "recall", "f1")
+import numpy as np
+import numpy.typing as npt
+
+METRICS = ("precision", "recall", "f1")
+IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What was found against what is there."""
+    """Numbers of correct, predicted and gold entities."""
 
     correct: int
     predicted: int
@@ -19,50 +24,47 @@ class Counts:
 
     @property
     def precision(self) -> float:
-        return _share(self.correct, self.predicted)
+        return self.correct / self.predicted if self.predicted else 0.0
 
     @property
     def recall(self) -> float:
-        return _share(self.correct, self.gold)
+        return self.correct / self.gold if self.gold else 0.0
 
     @property
     def f1(self) -> float:
-        return _harmonic_mean(self.precision, self.recall)
+        total = self.precision + self.recall
+        return 2 * self.precision * self.recall / total if total else 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class SliceCounts:
-    """Counts of the entities that have a property, such as a length or taking part in nesting.
+class SliceCounts(Counts):
+    """Counts of the entities with some property, such as a length or a nesting depth.
 
-    A prediction has it by the predictions around it and a gold entity by the gold ones, so each
-    side has its own count of the right ones.
+    A prediction has the property relative to the other predictions, a gold entity relative to the
+    other gold entities. Each side therefore has its own count of matches.
     """
 
     correct: int = 0  # predictions with the property that are gold entities
     predicted: int = 0  # predictions with the property
-    found: int = 0  # gold entities with the property that were predicted
     gold: int = 0  # gold entities with the property
-
-    def __add__(self, other: SliceCounts) -> SliceCounts:
-        pairs = zip(astuple(self), astuple(other), strict=True)
-        return SliceCounts(*(one + another for one, another in pairs))
-
-    @property
-    def precision(self) -> float:
-        return _share(self.correct, self.predicted)
+    found: int = 0  # gold entities with the property that were predicted
 
     @property
     def recall(self) -> float:
-        return _share(self.found, self.gold)
+        return self.found / self.gold if self.gold else 0.0
 
-    @property
-    def f1(self) -> float:
-        return _harmonic_mean(self.precision, self.recall)
+
+@dataclass(frozen=True, slots=True)
+class SentenceCounts:
+    """Arrays [sentences, 3] of correct, predicted and gold counts, for resampling."""
+
+    measures: dict[str, IntArray]  # "micro" (strict), "overlap", "boundaries" ...
+    per_type: dict[str, IntArray]  # strict
 
 
 @dataclass(frozen=True, slots=True)
 class Average:
-    """The plain mean of each fraction over the types."""
+    """Unweighted mean of each metric over the entity types."""
 
     precision: float
     recall: float
@@ -70,25 +72,13 @@ class Average:
 
     @classmethod
     def over(cls, counts: Collection[Counts]) -> Average:
-        if not counts:
-            return cls(0.0, 0.0, 0.0)
-        return cls(*(fmean(getattr(each, name) for each in counts) for name in FRACTIONS))
+        return cls(*(fmean([getattr(c, name) for c in counts] or [0.0]) for name in METRICS))
 
 
-Row = Counts | SliceCounts | Average
+Row = Counts | Average
 
 
-def row_to_dict(row: Row) -> dict[str, float | int]:
-    """For JSON: fractions rounded to six places, then the counts behind them."""
-    fractions = {name: round(getattr(row, name), 6) for name in FRACTIONS}
-    names = (field.name for field in fields(row))
-    return fractions | {name: getattr(row, name) for name in names if name not in FRACTIONS}
-
-
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else 0.0
-
-
-def _harmonic_mean(precision: float, recall: float) -> float:
-    total = precision + recall
-    return 2 * precision * recall / total if total else 0.0
+def row_to_dict(row: Row) -> dict[str, Any]:
+    """Return the metrics, rounded to six places, and the counts behind them."""
+    counts = {f.name: getattr(row, f.name) for f in fields(row) if f.name not in METRICS}
+    return {name: round(getattr(row, name), 6) for name in METRICS} | counts

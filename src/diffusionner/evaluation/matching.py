@@ -1,7 +1,7 @@
-"""Which predicted mention stands for which gold one.
+"""Matching of predicted to gold mentions.
 
-Both matchings are one to one and optimal within a sentence, so they depend neither on the order of
-the mentions nor on the order of the sentences.
+Both matchings are one-to-one and optimal within a sentence, so they do not depend on the order of
+the mentions or sentences.
 """
 
 from __future__ import annotations
@@ -14,104 +14,96 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from diffusionner.evaluation.mentions import Mention, shared
+from diffusionner.evaluation.mentions import Mention, common_characters
 
 
-class Kind(Enum):
-    """What became of a mention."""
-
+class Outcome(Enum):
     CORRECT = "correct"
-    TYPE = "type"  # right boundaries, wrong type
-    BOUNDARY = "boundary"  # right type, boundaries that overlap
-    BOTH = "both"  # both wrong, boundaries that overlap
+    TYPE = "type"  # correct boundaries, wrong type
+    BOUNDARY = "boundary"  # correct type, overlapping boundaries
+    BOTH = "both"  # wrong type, overlapping boundaries
     MISSED = "missed"
     SPURIOUS = "spurious"
 
 
-class Judgement(NamedTuple):
-    """A gold and a predicted mention that belong together, or one alone."""
+class Match(NamedTuple):
+    """A gold and a predicted mention that belong together, or a single one without partner."""
 
-    kind: Kind
+    outcome: Outcome
     gold: Mention | None
     predicted: Mention | None
 
 
-def judge(gold: Collection[Mention], predicted: Collection[Mention]) -> list[Judgement]:
-    """Put every mention of a sentence into exactly one judgement.
+def match_mentions(gold: Collection[Mention], predicted: Collection[Mention]) -> list[Match]:
+    """Assign every mention of a sentence to exactly one match.
 
-    Of all ways to pair what is not correct, the one with most type errors is taken, of these the
-    one with most boundary errors, then with most of both, then with the greatest overlap.
+    Among all ways to pair the mentions that are not correct, the one with the most type errors is
+    chosen; ties are broken by the most boundary errors, then the most errors of both, then the
+    largest overlap.
     """
     exact = set(gold) & set(predicted)
-    result = [Judgement(Kind.CORRECT, mention, mention) for mention in sorted(exact)]
-    for wanted, found in _groups(set(gold) - exact, set(predicted) - exact):
-        result += _pair(wanted, found)
-    return result
-
-
-def _pair(wanted: list[Mention], found: list[Mention]) -> Iterator[Judgement]:
-    free_wanted, free_found = set(wanted), set(found)
-    if wanted and found:
-        # More than the pairs there can be: then one of a better kind outweighs all of the next.
-        base = min(len(wanted), len(found)) + 1
-        worth = {Kind.TYPE: base**2, Kind.BOUNDARY: base, Kind.BOTH: 1}
-        value = np.zeros((len(wanted), len(found)))
-        for i, one in enumerate(wanted):
-            for j, other in enumerate(found):
-                common = shared(one, other)
-                if common:
-                    likeness = common / (_size(one) + _size(other) - common)
-                    value[i, j] = worth[_kind(one, other)] + likeness / (2 * base)
-        for i, j in zip(*linear_sum_assignment(value, maximize=True), strict=True):
-            if value[i, j]:
-                yield Judgement(_kind(wanted[i], found[j]), wanted[i], found[j])
-                free_wanted.discard(wanted[i])
-                free_found.discard(found[j])
-    for mention in sorted(free_wanted):
-        yield Judgement(Kind.MISSED, mention, None)
-    for mention in sorted(free_found):
-        yield Judgement(Kind.SPURIOUS, None, mention)
+    matches = [Match(Outcome.CORRECT, mention, mention) for mention in sorted(exact)]
+    for ours, theirs in _overlapping_groups(set(gold) - exact, set(predicted) - exact):
+        matches += _match_group(ours, theirs)
+    return matches
 
 
 def count_overlapping(gold: Collection[Mention], predicted: Collection[Mention]) -> Counter[str]:
-    """By label, how many of a sentence's mentions have a partner that overlaps them.
-
-    As many as can be paired, one to one, with one of the same label that shares a word with them.
-    """
+    """Return for each label the largest number of overlapping one-to-one pairs of that label."""
     result: Counter[str] = Counter()
     for label in {mention.label for mention in gold} & {mention.label for mention in predicted}:
         own_gold = [mention for mention in gold if mention.label == label]
         own_predicted = [mention for mention in predicted if mention.label == label]
-        for wanted, found in _groups(own_gold, own_predicted):
-            if wanted and found:
-                overlap = np.array([[shared(g, p) > 0 for p in found] for g in wanted])
+        for ours, theirs in _overlapping_groups(own_gold, own_predicted):
+            if ours and theirs:
+                overlap = np.array([[common_characters(g, p) > 0 for p in theirs] for g in ours])
                 chosen = linear_sum_assignment(overlap, maximize=True)
                 result[label] += int(overlap[chosen].sum())
     return result
 
 
-def _groups(
+def _match_group(gold: list[Mention], predicted: list[Mention]) -> Iterator[Match]:
+    unmatched_gold, unmatched_predicted = set(gold), set(predicted)
+    if gold and predicted:
+        # More than the number of pairs, so that one better outcome outweighs all worse ones.
+        base = min(len(gold), len(predicted)) + 1
+        weights = {Outcome.TYPE: base**2, Outcome.BOUNDARY: base, Outcome.BOTH: 1}
+        value = np.zeros((len(gold), len(predicted)))
+        for i, one in enumerate(gold):
+            for j, other in enumerate(predicted):
+                common = common_characters(one, other)
+                if common:
+                    iou = common / (one.size + other.size - common)
+                    value[i, j] = weights[_error_type(one, other)] + iou / (2 * base)
+        for i, j in zip(*linear_sum_assignment(value, maximize=True), strict=True):
+            if value[i, j]:
+                yield Match(_error_type(gold[i], predicted[j]), gold[i], predicted[j])
+                unmatched_gold.discard(gold[i])
+                unmatched_predicted.discard(predicted[j])
+    for mention in sorted(unmatched_gold):
+        yield Match(Outcome.MISSED, mention, None)
+    for mention in sorted(unmatched_predicted):
+        yield Match(Outcome.SPURIOUS, None, mention)
+
+
+def _overlapping_groups(
     gold: Collection[Mention], predicted: Collection[Mention]
 ) -> Iterator[tuple[list[Mention], list[Mention]]]:
-    """Apart what does not overlap, so that the work stays small in a sentence of any size."""
+    """Yield groups that do not overlap each other, so that each assignment problem is small."""
     group: tuple[list[Mention], list[Mention]] = ([], [])
-    reach: int | None = None
+    group_end: int | None = None
     sides = [(mention, 0) for mention in gold] + [(mention, 1) for mention in predicted]
     for mention, side in sorted(sides):
-        if reach is not None and mention.start >= reach:
+        if group_end is not None and mention.start >= group_end:
             yield group
-            group, reach = ([], []), None
+            group, group_end = ([], []), None
         group[side].append(mention)
-        reach = mention.end if reach is None else max(reach, mention.end)
-    if reach is not None:
+        group_end = mention.end if group_end is None else max(group_end, mention.end)
+    if group_end is not None:
         yield group
 
 
-def _kind(gold: Mention, predicted: Mention) -> Kind:
+def _error_type(gold: Mention, predicted: Mention) -> Outcome:
     if gold.parts == predicted.parts:
-        return Kind.TYPE
-    return Kind.BOUNDARY if gold.label == predicted.label else Kind.BOTH
-
-
-def _size(mention: Mention) -> int:
-    return sum(end - start for start, end in mention.parts)
+        return Outcome.TYPE
+    return Outcome.BOUNDARY if gold.label == predicted.label else Outcome.BOTH

@@ -1,7 +1,8 @@
-"""Entities as they are compared: by the characters of a sentence's words joined by spaces.
+"""Entities in the form in which they are compared.
 
-In these characters a run of words, an annotation in parts and one that cuts through a word can be
-told apart and held against each other, whatever text the words were taken from.
+Positions are characters of the sentence's words joined by single spaces. This represents spans of
+whole words, discontinuous annotations and annotations that do not align with token boundaries in
+the same way, whatever text the words come from.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ Parts = tuple[tuple[int, int], ...]
 
 
 class Mention(NamedTuple):
-    """An entity of a sentence; `parts` are in order, their ends exclusive."""
+    """An entity of a sentence. `parts` are sorted, their ends exclusive."""
 
     parts: Parts
     label: str
-    words: int  # how many it touches
-    regular: bool = True  # a run of whole words
+    words: int  # number of words it covers, fully or partly
+    regular: bool = True  # a contiguous span of whole words
 
     @property
     def start(self) -> int:
@@ -32,67 +33,64 @@ class Mention(NamedTuple):
     def end(self) -> int:
         return self.parts[-1][1]
 
+    @property
+    def size(self) -> int:
+        """Number of characters."""
+        return sum(end - start for start, end in self.parts)
 
-class Layout:
+
+class JoinedWords:
     """The words of a sentence joined by single spaces."""
 
     def __init__(self, words: Sequence[str]) -> None:
         self.starts = list(accumulate((len(word) + 1 for word in words), initial=0))[:-1]
         self.ends = [start + len(word) for start, word in zip(self.starts, words, strict=True)]
 
-    def of_words(self, start: int, end: int, label: str) -> Mention:
+    def mention(self, start: int, end: int, label: str) -> Mention:
+        """Return the mention of a span of words."""
         return Mention(((self.starts[start], self.ends[end - 1]),), label, end - start)
 
-    def of_characters(
+    def mention_in_text(
         self, parts: Parts, label: str, offsets: Sequence[tuple[int, int]]
     ) -> Mention:
-        """From characters of a text in which the words stand at `offsets`."""
-        moved = tuple((self._begin(s, offsets), self._finish(e, offsets)) for s, e in parts)
-        words = {i for first, last in self.touched(moved) for i in range(first, last)}
-        return Mention(moved, label, max(1, len(words)), self._is_run_of_words(moved))
+        """Return the mention at `parts` of a text that has the words at `offsets`."""
+        moved = tuple(
+            (self._move(start, offsets, False), self._move(end, offsets, True))
+            for start, end in parts
+        )
+        words = {i for first, last in self.covered_words(moved) for i in range(first, last)}
+        regular = len(moved) == 1 and moved[0][0] in self.starts and moved[0][1] in self.ends
+        return Mention(moved, label, max(1, len(words)), regular)
 
-    def touched(self, parts: Parts) -> list[tuple[int, int]]:
-        """The words that each part covers or cuts, `end` exclusive."""
+    def covered_words(self, parts: Parts) -> list[tuple[int, int]]:
+        """Return the words that each part covers, fully or partly, `end` exclusive."""
         return [(bisect_right(self.ends, s), bisect_left(self.starts, e)) for s, e in parts]
 
-    def _is_run_of_words(self, parts: Parts) -> bool:
-        start, end = parts[0]
-        return len(parts) == 1 and start in self.starts and end in self.ends
-
-    def _begin(self, character: int, offsets: Sequence[tuple[int, int]]) -> int:
-        word = bisect_right(offsets, character, key=lambda offset: offset[0]) - 1
+    def _move(self, position: int, offsets: Sequence[tuple[int, int]], is_end: bool) -> int:
+        """Map a position in the text to the joined words."""
+        find = bisect_left if is_end else bisect_right
+        word = find(offsets, position, key=lambda offset: offset[0]) - 1
         if word < 0:
-            return character - offsets[0][0]
+            return position - offsets[0][0]
         start, end = offsets[word]
-        if character < end:
-            return self.starts[word] + character - start
-        # Between two words there is one space, however much there is in the text.
-        return self.ends[word] + (character - end if word == len(offsets) - 1 else 0)
-
-    def _finish(self, character: int, offsets: Sequence[tuple[int, int]]) -> int:
-        word = bisect_left(offsets, character, key=lambda offset: offset[0]) - 1
-        if word < 0:
-            return character - offsets[0][0]
-        start, end = offsets[word]
-        if character <= end:
-            return self.starts[word] + character - start
-        return self.ends[word] + (character - end if word == len(offsets) - 1 else 1)
+        if position < end + is_end:
+            return self.starts[word] + position - start
+        # The text may have any amount of white space between two words; here it is one space.
+        return self.ends[word] + (position - end if word == len(offsets) - 1 else is_end)
 
 
-def mentions_of(sentence: Sentence) -> frozenset[Mention]:
-    """All annotations of a sentence, those that are no run of whole words too."""
-    layout = Layout(sentence.words)
-    found = {layout.of_words(*span) for span in sentence.entities}
+def sentence_mentions(sentence: Sentence) -> frozenset[Mention]:
+    """Return all annotations of a sentence, including the irregular ones."""
+    joined = JoinedWords(sentence.words)
+    mentions = {joined.mention(*span) for span in sentence.entities}
     if sentence.irregular:
         _, offsets = sentence.characters()
-        found.update(
-            layout.of_characters(parts, label, offsets) for parts, label in sentence.irregular
-        )
-    return frozenset(found)
+        mentions.update(joined.mention_in_text(*one, offsets) for one in sentence.irregular)
+    return frozenset(mentions)
 
 
-def shared(one: Mention, other: Mention) -> int:
-    """How many characters two mentions have in common."""
+def common_characters(one: Mention, other: Mention) -> int:
+    """Return the number of characters that two mentions share."""
     return sum(
         max(0, min(end, other_end) - max(start, other_start))
         for start, end in one.parts
@@ -101,29 +99,29 @@ def shared(one: Mention, other: Mention) -> int:
 
 
 def contains(outer: Mention, inner: Mention) -> bool:
-    """Whether one lies within the other and is not the same span."""
+    """Return True if `inner` lies within `outer` and has a different span."""
     return outer.parts != inner.parts and all(
         any(start <= s and e <= end for start, end in outer.parts) for s, e in inner.parts
     )
 
 
 def nesting(mentions: Iterable[Mention]) -> dict[Mention, tuple[int, bool]]:
-    """For each its depth and whether it takes part in nesting.
+    """Return the depth of each mention and whether it is nested.
 
-    The depth is the number of mentions that contain it. One that contains another, lies inside
-    another or shares its exact span with another takes part.
+    The depth is the number of mentions that contain it. A mention is nested if it contains another,
+    lies inside another or has exactly the same span as another.
     """
     depths = dict.fromkeys(mentions, 0)
     nested: set[Mention] = set()
-    open_ones: list[Mention] = []
+    active: list[Mention] = []
     for mention in sorted(depths, key=lambda m: (m.start, -m.end)):
-        open_ones = [other for other in open_ones if other.end > mention.start]
-        for other in open_ones:
+        active = [other for other in active if other.end > mention.start]
+        for other in active:
             for outer, inner in ((other, mention), (mention, other)):
                 if contains(outer, inner):
                     depths[inner] += 1
                     nested.update((outer, inner))
             if other.parts == mention.parts:
                 nested.update((other, mention))
-        open_ones.append(mention)
+        active.append(mention)
     return {mention: (depth, mention in nested) for mention, depth in depths.items()}

@@ -1,47 +1,45 @@
-"""A model held against a labelled corpus: what it finds, and whether its scores can be believed."""
+"""Evaluation of a model on a labelled corpus."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-import numpy as np
-
+from diffusionner import formats
 from diffusionner.corpus import Sentence, check_labels
-from diffusionner.evaluation.result import Evaluation, Resampling, evaluate_pairs
-from diffusionner.evaluation.scorer import pair_up
-from diffusionner.inference.calibration import expected_calibration_error, outcomes
+from diffusionner.evaluation.report import PredictionScores, Report
+from diffusionner.evaluation.scorer import score_sentences
+from diffusionner.inference.calibration import outcomes
 from diffusionner.inference.decoding import to_spans
-
-if TYPE_CHECKING:
-    from diffusionner.inference.pipeline import DiffusionNER
+from diffusionner.inference.pipeline import DiffusionNER
 
 
-@dataclass(frozen=True)
-class Measured:
-    evaluation: Evaluation
-    scores: np.ndarray  # [N] of the entities found whose label was looked for
-    right: np.ndarray  # [N] whether they are
+def evaluate(
+    model: DiffusionNER | str | Path,
+    data: str | Path | Sequence[Sentence],
+    *,
+    format: str | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    **inference_options: Any,
+) -> Report:
+    """Score a model on a labelled corpus.
 
-    @property
-    def calibration_error(self) -> float:
-        return expected_calibration_error(self.scores, self.right)
+    model: a loaded model, the name of an installed one, or a model folder.
+    data: a corpus file in any format, or its sentences.
+    format: the format of the file, detected if not given.
+    progress: called with the number of finished windows and their total.
+    inference_options: inference settings such as `steps`, `spans` or `threshold`.
 
-
-def measure(
-    ner: DiffusionNER,
-    sentences: Sequence[Sentence],
-    names: tuple[str, str],
-    resampling: Resampling,
-    progress: Callable[[int, int], None],
-    **options: Any,
-) -> Measured:
-    """names: of the corpus and of the model; options: inference settings."""
+    Print the report to see precision, recall and F1 overall and for each type. The same numbers are
+    its attributes: `report.micro.f1`, `report.per_type["PER"].recall`, `report.to_dict()`.
+    """
+    sentences = formats.read(data, format) if isinstance(data, str | Path) else data
+    ner = model if isinstance(model, DiffusionNER) else DiffusionNER.from_pretrained(model)
     check_labels(sentences, ner.labels)
-    found = ner.find(sentences, progress, **options)
-    predicted = [to_spans(one, ner.labels) for one in found]
-    totals, right, _ = outcomes(sentences, found, ner.labels)
-    judge = ner.judge(ner.settings.with_inference(options).inference)
-    evaluation = evaluate_pairs(pair_up(sentences, predicted), names, resampling)
-    return Measured(evaluation, judge.scores(totals), right)
+    found = ner.find(sentences, progress, **inference_options)
+    report = score_sentences(sentences, [to_spans(one, ner.labels) for one in found])
+    totals, correct, _ = outcomes(sentences, found, ner.labels)
+    rule = ner.judge(ner.settings.with_inference(inference_options).inference)
+    return replace(report, prediction_scores=PredictionScores(rule.scores(totals), correct))

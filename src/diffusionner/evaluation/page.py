@@ -1,30 +1,35 @@
-"""The evaluation as one HTML file that needs nothing else.
+"""The evaluation as a self-contained HTML page.
 
-All text is escaped, and a content security policy lets only this page's own style and script, by
-their hashes, have any effect: no text of a corpus can become code, nor anything be fetched.
+All text is escaped. A content security policy allows only the page's own style and script, by their
+hashes: no text of a corpus can run as code, and nothing can be fetched.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib import resources
 from string import Template
 
-from diffusionner.evaluation.drawing import LETTERS, MARKS, draw
+from diffusionner.corpus import Sentence
+from diffusionner.evaluation.matching import Match, Outcome, match_mentions
+from diffusionner.evaluation.mentions import JoinedWords, Mention
+from diffusionner.evaluation.report import OUTCOMES, OutcomeStyle, Pair, ScoreTable
 from diffusionner.evaluation.result import Evaluation
-from diffusionner.evaluation.scorer import Pair
-from diffusionner.evaluation.tables import KIND_NAMES, Grid
+
+# The lanes of one side, nearest to the words first: the segment drawn at each word.
+_Lanes = list[dict[int, str]]
 
 
-def render(evaluation: Evaluation, most: int) -> str:
-    """The page, with at most so many sentences: those with errors before those without."""
-    chosen = _choose(evaluation.pairs, most)
-    labels = {label: number for number, label in enumerate(evaluation.report.per_type)}
-    drawn = [draw(number + 1, evaluation.pairs[number], labels) for number in chosen]
-    lanes = max((below for _, below in drawn), default=0)
+def render(evaluation: Evaluation, max_sentences: int) -> str:
+    """Return the page with at most `max_sentences` sentences, those with errors first."""
+    report = evaluation.report
+    chosen = _choose(report.pairs, max_sentences)
+    labels = {label: number for number, label in enumerate(report.per_type)}
+    sentences = [_sentence(number + 1, report.pairs[number], labels) for number in chosen]
+    lanes = max((below for _, below in sentences), default=0)
     style = _file("report.css") + "".join(f".v{n}{{--below:{n}}}\n" for n in range(1, lanes + 1))
     script = _file("report.js")
     policy = (
@@ -37,65 +42,171 @@ def render(evaluation: Evaluation, most: int) -> str:
         script=script,
         title=escape(evaluation.predicted_name),
         caption=escape(evaluation.caption),
-        tables="\n".join(_table(grid) for grid in evaluation.grids),
+        tables="\n".join(_table(table) for table in evaluation.tables),
         legend="".join(
-            f'<li><i class="{LETTERS[kind]} S E">{MARKS[kind]}</i> {name}</li>'
-            for kind, name in KIND_NAMES.items()
+            f'<li><i class="{style.css_class} S E">{style.mark}</i> {style.name}</li>'
+            for style in OUTCOMES.values()
         ),
-        kinds="".join(
-            f'<label><input type="checkbox" checked value="{LETTERS[kind]}"> '
-            f"{MARKS[kind]} {KIND_NAMES[kind]} ({count})</label>"
-            for kind, count in evaluation.report.errors.items()
+        outcomes="".join(
+            f'<label><input type="checkbox" checked value="{OUTCOMES[outcome].css_class}"> '
+            f"{OUTCOMES[outcome].mark} {OUTCOMES[outcome].name} ({count})</label>"
+            for outcome, count in report.errors.items()
         ),
         types="".join(
             f'<option value="{number}">{escape(label)}</option>' for label, number in labels.items()
         ),
-        left_out=_left_out(evaluation.pairs, chosen),
-        sentences="\n".join(html for html, _ in drawn),
+        coverage=_coverage(report.pairs, chosen),
+        sentences="\n".join(html for html, _ in sentences),
     )
 
 
-def _choose(pairs: Sequence[Pair], most: int) -> list[int]:
-    """The numbers of the sentences that are shown, in their order."""
-    wrong = [i for i, pair in enumerate(pairs) if pair.gold != pair.predicted]
-    right = [i for i, pair in enumerate(pairs) if pair.gold == pair.predicted]
-    return sorted((wrong + right)[:most])
+def _choose(pairs: Sequence[Pair], max_sentences: int) -> list[int]:
+    """Return the sorted indices of the sentences to show."""
+    errors_first = sorted(range(len(pairs)), key=lambda i: pairs[i].gold == pairs[i].predicted)
+    return sorted(errors_first[:max_sentences])
 
 
-def _left_out(pairs: Sequence[Pair], chosen: Sequence[int]) -> str:
-    number = len(pairs) - len(chosen)
-    if not number:
+def _coverage(pairs: Sequence[Pair], chosen: Sequence[int]) -> str:
+    hidden = set(range(len(pairs))).difference(chosen)
+    if not hidden:
         return f"All {len(pairs)} sentences are shown."
-    wrong = sum(pair.gold != pair.predicted for pair in pairs)
-    wrong -= sum(pairs[i].gold != pairs[i].predicted for i in chosen)
+    wrong = sum(pairs[i].gold != pairs[i].predicted for i in hidden)
     return (
-        f"{len(chosen)} of {len(pairs)} sentences are shown; of the {number} others, {wrong} have "
-        "errors. Raise --html-sentences to see more; the tables count all."
+        f"{len(chosen)} of {len(pairs)} sentences are shown; {wrong} of the other {len(hidden)} "
+        "have errors. Raise --html-sentences to see more. The tables count all sentences."
     )
 
 
-def _table(grid: Grid) -> str:
-    head = "".join(_cell("th", grid, n, text) for n, text in enumerate(grid.headings))
+def _table(table: ScoreTable) -> str:
+    head = "".join(_cell("th", table, n, text) for n, text in enumerate(table.headings))
     bodies = []
-    for section in filter(None, grid.sections):
+    for section in filter(None, table.sections):
         rows = []
         for name, *cells in section:
-            columns = "".join(_cell("td", grid, n, text) for n, text in enumerate(cells, 1))
+            columns = "".join(_cell("td", table, n, text) for n, text in enumerate(cells, 1))
             rows.append(f'<tr><th scope="row">{escape(name)}</th>{columns}</tr>')
         bodies.append(f"<tbody>{''.join(rows)}</tbody>")
-    note = f'<p class="note">{escape(grid.note)}</p>' if grid.note else ""
-    # A region that can be focused, so that a wide table can be scrolled by keyboard.
+    note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
+    # A focusable region, so that a wide table can be scrolled with the keyboard.
     return (
-        f'<div class="table" tabindex="0" role="region" aria-label="{escape(grid.title)}"><table>'
-        f"<caption>{escape(grid.title)}</caption><thead><tr>{head}</tr></thead>"
+        f'<div class="table" tabindex="0" role="region" aria-label="{escape(table.title)}"><table>'
+        f"<caption>{escape(table.title)}</caption><thead><tr>{head}</tr></thead>"
         f"{''.join(bodies)}</table>{note}</div>"
     )
 
 
-def _cell(tag: str, grid: Grid, column: int, text: str) -> str:
+def _cell(tag: str, table: ScoreTable, column: int, text: str) -> str:
     scope = ' scope="col"' if tag == "th" else ""
-    prose = ' class="prose"' if grid.prose and column == len(grid.headings) - 1 else ""
+    prose = ' class="prose"' if table.prose and column == len(table.headings) - 1 else ""
     return f"<{tag}{scope}{prose}>{escape(text)}</{tag}>"
+
+
+def _sentence(number: int, pair: Pair, labels: Mapping[str, int]) -> tuple[str, int]:
+    """Return the HTML of a sentence and the number of lanes below its words."""
+    sentence = pair.sentence
+    assert sentence is not None
+    matches = match_mentions(pair.gold, pair.predicted)
+    joined = JoinedWords(sentence.words)
+    above = _lanes([(match.outcome, match.gold) for match in matches], joined)
+    below = _lanes([(match.outcome, match.predicted) for match in matches], joined)
+    words = " ".join(_word_html(i, word, above, below) for i, word in enumerate(sentence.words))
+    errors = "".join(
+        f"<li>{_describe(match, sentence)}</li>"
+        for match in matches
+        if match.outcome is not Outcome.CORRECT
+    )
+    # What the page filters by: the outcome and the number of the label.
+    keys = {
+        f"{OUTCOMES[outcome].css_class}{labels[mention.label]}"
+        for outcome, *mentions in matches
+        for mention in mentions
+        if mention is not None
+    }
+    place = escape(sentence.where)
+    if sentence.doc is not None:
+        place += f" <bdi>{escape(sentence.doc)}</bdi>"
+    html = (
+        f'<article id="s{number}" tabindex="-1" data-k="{" ".join(sorted(keys))}">'
+        f'<h3><a href="#s{number}">{number}</a> <small>{place}</small></h3>'
+        f'<p class="words" dir="auto">{words}</p>{f"<ul>{errors}</ul>" if errors else ""}</article>'
+    )
+    return html, len(below)
+
+
+def _lanes(mentions: Sequence[tuple[Outcome, Mention | None]], joined: JoinedWords) -> _Lanes:
+    """Place each mention in the first lane with enough room, shorter ones first."""
+    lanes: _Lanes = []
+    present = [(outcome, mention) for outcome, mention in mentions if mention is not None]
+    for outcome, mention in sorted(present, key=lambda item: (item[1].words, item[1])):
+        parts = [part for part in joined.covered_words(mention.parts) if part[0] < part[1]]
+        if not parts:
+            continue  # only white space: it appears in the list below the sentence
+        room = range(parts[0][0], max(last for _, last in parts))
+        for lane in lanes:
+            if not any(word in lane for word in room):
+                break
+        else:
+            lane = {}
+            lanes.append(lane)
+        lane.update(_segments(OUTCOMES[outcome], mention, parts, room))
+    return lanes
+
+
+def _segments(
+    style: OutcomeStyle, mention: Mention, parts: Sequence[tuple[int, int]], room: range
+) -> dict[int, str]:
+    """Return one segment for each word; between the parts it is only a line."""
+    covered = {word for first, last in parts for word in range(first, last)}
+    segments = {}
+    for word in room:
+        classes = {
+            style.css_class: True,
+            "S": word == room[0],
+            "E": word == room[-1],
+            "gap": word not in covered,
+            "cut": word in covered and not mention.regular,
+        }
+        text = f"{style.mark} {escape(mention.label)}" if word == room[0] else ""
+        names = " ".join(name for name, applies in classes.items() if applies)
+        segments[word] = f'<i class="{names}">{text}</i>'
+    return segments
+
+
+def _word_html(index: int, word: str, above: _Lanes, below: _Lanes) -> str:
+    over, under = _stack(index, above), _stack(index, below)
+    depth = f" v{len(under)}" if under else ""
+    body = "".join(reversed(over)) + f"<b>{escape(word)}</b>" + "".join(under)
+    return f'<span class="w{depth}">{body}</span>'
+
+
+def _stack(index: int, lanes: _Lanes) -> list[str]:
+    """Return the segments at a word, with blanks for empty lanes up to the last used one."""
+    segments = [lane.get(index) for lane in lanes]
+    while segments and segments[-1] is None:
+        segments.pop()
+    return [segment or "<i></i>" for segment in segments]
+
+
+def _describe(match: Match, sentence: Sentence) -> str:
+    joined = " ".join(sentence.words)
+
+    def label(mention: Mention) -> str:
+        return f"<bdi>{escape(mention.label)}</bdi>"
+
+    def text(mention: Mention) -> str:
+        parts = " … ".join(escape(joined[max(0, start) : end]) for start, end in mention.parts)
+        return f"<q><bdi>{parts}</bdi></q>"
+
+    outcome, gold, predicted = match
+    style = OUTCOMES[outcome]
+    head = f'<b class="{style.css_class}">{style.mark} {style.name}</b> '
+    if gold is None or predicted is None:
+        mention = gold or predicted
+        assert mention is not None
+        return head + f"{label(mention)} {text(mention)}"
+    return head + (
+        f"gold {label(gold)} {text(gold)}, predicted {label(predicted)} {text(predicted)}"
+    )
 
 
 def _hash(content: str) -> str:

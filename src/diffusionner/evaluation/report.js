@@ -1,17 +1,17 @@
 "use strict";
 (() => {
   const articles = [...document.querySelectorAll("article")];
-  // What is in each sentence, such as "m3": a missed one of type number 3.
+  // The matches of each sentence, such as "m3": a missed entity of type number 3.
   const keys = articles.map((article) => article.dataset.k.split(" ").filter(Boolean));
   const type = document.getElementById("type");
-  const kinds = [...document.querySelectorAll("#filter input")];
+  const outcomes = [...document.querySelectorAll("#filter input")];
   const status = document.getElementById("status");
-  let wrong = []; // the shown sentences with an error that the filter is about
+  let wrong = []; // indices of shown sentences with an error that matches the filter
   let current = -1;
 
   function filter() {
-    const chosen = new Set(kinds.filter((box) => box.checked).map((box) => box.value));
-    const all = type.value === "" && chosen.size === kinds.length;
+    const chosen = new Set(outcomes.filter((box) => box.checked).map((box) => box.value));
+    const all = type.value === "" && chosen.size === outcomes.length;
     let shown = 0;
     wrong = [];
     articles.forEach((article, index) => {
@@ -27,8 +27,8 @@
 
   function jump(step) {
     if (wrong.length === 0) return;
-    const onwards = step > 0 ? wrong.find((i) => i > current) : wrong.findLast((i) => i < current);
-    const index = onwards ?? wrong.at(step > 0 ? 0 : -1); // round again
+    const target = step > 0 ? wrong.find((i) => i > current) : wrong.findLast((i) => i < current);
+    const index = target ?? wrong.at(step > 0 ? 0 : -1); // wrap around
     articles[index].scrollIntoView({ block: "start" });
     articles[index].focus({ preventScroll: true });
     status.textContent = `error ${wrong.indexOf(index) + 1} of ${wrong.length}`;

@@ -1,81 +1,110 @@
-"""One prediction held against the gold: what the terminal, JSON and the page show."""
+"""A report with everything that the terminal, the JSON file and the HTML page show."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
-
-from rich.console import Console
-from rich.measure import Measurement
-from rich.text import Text
+from typing import TYPE_CHECKING, Any
 
 from diffusionner.corpus import Sentence
 from diffusionner.data.fingerprint import Fingerprint, fingerprint
-from diffusionner.evaluation import tables
+from diffusionner.evaluation import report as tables
 from diffusionner.evaluation.alignment import align
-from diffusionner.evaluation.scorer import Pair, Report, compare
+from diffusionner.evaluation.report import Report, ScoreTable
+from diffusionner.evaluation.scorer import score_pairs
 from diffusionner.evaluation.significance import (
     LEVEL,
+    Difference,
     Intervals,
-    Other,
     differences,
     intervals,
 )
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 
 @dataclass(frozen=True, slots=True)
-class Resampling:
-    """How often sentences are drawn anew for intervals and tests."""
+class OtherPrediction:
+    """A second prediction for the same sentences."""
 
-    resamples: int = 1000
-    seed: int = 0
+    name: str
+    report: Report
+    differences: dict[str, Difference]  # in F1: the first prediction minus this one
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
+    """A report with names, confidence intervals and possibly a second prediction."""
+
+    report: Report
     gold_name: str
     predicted_name: str
-    data: Fingerprint  # of the gold
-    pairs: list[Pair]
-    report: Report
-    by_characters: bool  # the words of the prediction are others than the gold's
-    resampling: Resampling
+    data: Fingerprint  # of the gold corpus
     intervals: Intervals
-    other: Other | None = None
+    resamples: int
+    seed: int
+    by_characters: bool = False  # the prediction has a different tokenization
+    other: OtherPrediction | None = None
+
+    @classmethod
+    def from_report(
+        cls,
+        report: Report,
+        names: tuple[str, str],
+        resamples: int = 1000,
+        seed: int = 0,
+        by_characters: bool = False,
+    ) -> Evaluation:
+        """Compute the intervals of a report; names: of the gold corpus and of the prediction."""
+        data = fingerprint(_gold_sentences(report))
+        ranges = intervals(report.sentence_counts, resamples, seed)
+        return cls(report, *names, data, ranges, resamples, seed, by_characters)
+
+    def compare_with(self, other: Sequence[Sentence], name: str) -> Evaluation:
+        """Add a comparison with a second prediction for the same gold sentences."""
+        pairs, _ = align(_gold_sentences(self.report), other, (self.gold_name, name))
+        report = score_pairs(pairs)
+        found = differences(
+            self.report.sentence_counts, report.sentence_counts, self.resamples, self.seed
+        )
+        return replace(self, other=OtherPrediction(name, report, found))
 
     @property
-    def grids(self) -> list[tables.Grid]:
-        found = [
-            tables.summary(self.report, self.intervals, "Scores"),
-            tables.errors(self.report),
-            tables.breakdowns(self.report),
-            tables.overlap_by_type(self.report),
-            tables.confusion(self.report),
-        ]
-        if self.other is not None:
-            found.insert(1, tables.comparison(self.report, self.other))
-        return found
+    def tables(self) -> list[ScoreTable]:
+        report, other = self.report, self.other
+        result = [report.summary(self.intervals, "Scores")]
+        if other is not None:
+            result.append(tables.comparison(report, other.report, other.name, other.differences))
+        make = (tables.errors, tables.breakdowns, tables.overlap_by_type, tables.confusion)
+        return [*result, *(table(report) for table in make)]
 
     @property
     def caption(self) -> str:
-        """What was scored, and the fingerprint of the gold."""
-        how = "; compared by characters, the words differ" if self.by_characters else ""
+        how = "; compared by characters, as the tokens differ" if self.by_characters else ""
         return f"{self.predicted_name} against {self.gold_name} ({self.data}){how}"
 
     def show(self, console: Console) -> None:
         """Print all tables."""
-        for grid in self.grids:
-            table = grid.to_rich()
+        from rich.measure import Measurement
+        from rich.text import Text
+
+        for each in self.tables:
+            table = each.to_rich()
             unlimited = console.options.update(max_width=10**6)
-            if grid.wide and Measurement.get(console, unlimited, table).maximum > console.width:
-                console.print(Text(f"{grid.title}: too wide for here; see --json or --html"))
+            if each.wide and Measurement.get(console, unlimited, table).maximum > console.width:
+                console.print(Text(f"{each.title}: too wide to print; see --json or --html"))
             else:
                 console.print(table)
-        console.print(Text(self.caption), soft_wrap=True)
+        lines = [self.caption]
+        if self.report.prediction_scores is not None:
+            error = self.report.prediction_scores.calibration_error
+            lines.append(f"expected calibration error of the predictions' scores: {error:.3f}")
+        for line in lines:
+            console.print(Text(line), soft_wrap=True)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return all results as plain values for JSON."""
         ranges = asdict(self.intervals)
         result: dict[str, Any] = {
             "data": {"file": self.gold_name, **self.data.to_dict()},
@@ -84,7 +113,8 @@ class Evaluation:
             **self.report.to_dict(),
             "intervals": {
                 "level": LEVEL,
-                **asdict(self.resampling),
+                "resamples": self.resamples,
+                "seed": self.seed,
                 **_rounded(ranges["measures"]),
                 "per_type": _rounded(ranges["per_type"]),
             },
@@ -99,49 +129,12 @@ class Evaluation:
         return result
 
 
-def evaluate_pairs(
-    pairs: list[Pair],
-    names: tuple[str, str],
-    resampling: Resampling,
-    by_characters: bool = False,
-) -> Evaluation:
-    """Score pairs that have their sentences; names are the gold's and the prediction's."""
-    report = compare(pairs)
-    return Evaluation(
-        *names,
-        data=fingerprint(pair.sentence for pair in pairs if pair.sentence is not None),
-        pairs=pairs,
-        report=report,
-        by_characters=by_characters,
-        resampling=resampling,
-        intervals=intervals(report.per_sentence, **asdict(resampling)),
-    )
-
-
-def evaluate_sentences(
-    gold: Sequence[Sentence],
-    predicted: Sequence[Sentence],
-    names: tuple[str, str],
-    resampling: Resampling,
-) -> Evaluation:
-    """Score any system's output; DataError if it is not for the gold's sentences."""
-    pairs, by_characters = align(gold, predicted, names)
-    return evaluate_pairs(pairs, names, resampling, by_characters)
-
-
-def against(evaluation: Evaluation, other: Sequence[Sentence], name: str) -> Evaluation:
-    """The evaluation with a comparison to a second prediction for the same gold."""
-    gold = [pair.sentence for pair in evaluation.pairs if pair.sentence is not None]
-    pairs, _ = align(gold, other, (evaluation.gold_name, name))
-    report = compare(pairs)
-    found = differences(
-        evaluation.report.per_sentence, report.per_sentence, **asdict(evaluation.resampling)
-    )
-    return replace(evaluation, other=Other(name, report, found))
+def _gold_sentences(report: Report) -> list[Sentence]:
+    return [pair.sentence for pair in report.pairs if pair.sentence is not None]
 
 
 def _rounded(values: Any) -> Any:
-    """Every number in nested values to six places."""
+    """Round every number in nested values to six places."""
     if isinstance(values, dict):
         return {key: _rounded(value) for key, value in values.items()}
     if isinstance(values, tuple):

@@ -1,233 +1,150 @@
-"""Predicted entities against gold ones, nested ones included.
+"""Scoring of predicted against gold entities, including nested ones.
 
-Every sentence's entities are a set: one predicted twice counts once. Three measures:
+The entities of a sentence are a set, so duplicates count once. There are three measures:
 
-* strict: boundaries and label are right;
-* boundaries alone: the distinct spans of a sentence, whatever their labels;
-* overlap: as many entities count as can be paired, one to one, with one of the same label on the
-  other side that shares at least a word with them (a maximum bipartite matching).
+* strict: boundaries and label are correct;
+* boundaries only: the distinct spans of a sentence, whatever their labels;
+* overlap: the largest number of one-to-one pairs of gold and predicted entities that have the same
+  label and share at least one word (a maximum bipartite matching).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from diffusionner.corpus import Entity, Sentence, Span, is_annotated
-from diffusionner.evaluation.counts import Average, Counts, Row, SliceCounts, row_to_dict
-from diffusionner.evaluation.matching import Judgement, Kind, count_overlapping, judge
-from diffusionner.evaluation.mentions import Layout, Mention, mentions_of, nesting
+from diffusionner.evaluation.counts import (
+    Average,
+    Counts,
+    IntArray,
+    SentenceCounts,
+    SliceCounts,
+)
+from diffusionner.evaluation.matching import Match, Outcome, count_overlapping, match_mentions
+from diffusionner.evaluation.mentions import JoinedWords, Mention, nesting, sentence_mentions
+from diffusionner.evaluation.report import Pair, Report
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-IntArray = npt.NDArray[np.int64]
-# The most words in each bucket of lengths but the last, which is open.
+# Upper ends of the length buckets. The last bucket is open.
 ENTITY_LENGTHS = (1, 2, 3, 4, 5, 10)
 SENTENCE_LENGTHS = (10, 20, 30, 40, 50)
 
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """One sentence's gold and predicted mentions; without a sentence, only the mentions count."""
-
-    gold: frozenset[Mention]
-    predicted: frozenset[Mention]
-    sentence: Sentence | None = None
-
-    @property
-    def words(self) -> int:
-        return len(self.sentence.words) if self.sentence else 0
+Entities = Sequence[Span | Entity]
 
 
-@dataclass(frozen=True, slots=True)
-class PerSentence:
-    """Correct, predicted and gold of each sentence, in rows: what is resampled."""
+def score(gold: Sequence[Entities], predicted: Sequence[Entities]) -> Report:
+    """Score lists of entities, one for each sentence."""
 
-    strict: IntArray
-    boundaries: IntArray
-    overlap: IntArray
-    per_type: dict[str, IntArray]  # strict
-    overlap_per_type: dict[str, IntArray]
+    def mentions(entities: Entities) -> frozenset[Mention]:
+        # Without the words, their numbers serve as characters.
+        return frozenset(Mention((e[:2],), e[2], e[1] - e[0]) for e in entities)
 
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """All that is said about one set of predictions."""
-
-    sentences: int
-    micro: Counts  # strict
-    macro: Average  # strict, over the types that occur in gold or predictions
-    boundaries: Counts
-    overlap: Counts
-    types: Counts  # the labels of a sentence, wherever they stand
-    nested: SliceCounts
-    irregular: Counts  # strict, of those that are no run of whole words
-    per_type: dict[str, Counts]  # strict, sorted by label
-    overlap_macro: Average
-    overlap_per_type: dict[str, Counts]
-    by_depth: dict[str, SliceCounts]
-    by_length: dict[str, SliceCounts]  # words of the entity
-    by_sentence_length: dict[str, SliceCounts]  # words of the sentence; empty if not known
-    errors: dict[Kind, int]
-    # (gold label, predicted label) of entities with the same boundaries; None for one alone.
-    confusion: dict[tuple[str | None, str | None], int]
-    per_sentence: PerSentence = field(repr=False, compare=False)
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON; what is not known or does not occur is left out."""
-        result: dict[str, Any] = {
-            "sentences": self.sentences,
-            "micro": row_to_dict(self.micro),
-            "macro": row_to_dict(self.macro),
-            "boundaries": row_to_dict(self.boundaries),
-            "overlap": {
-                **row_to_dict(self.overlap),
-                "macro": row_to_dict(self.overlap_macro),
-                "per_type": _rows(self.overlap_per_type),
-            },
-            "types": row_to_dict(self.types),
-            "nested": row_to_dict(self.nested),
-            "per_type": _rows(self.per_type),
-            "by_depth": _rows(self.by_depth),
-            "by_length": _rows(self.by_length),
-            "errors": {kind.value: count for kind, count in self.errors.items()},
-            "confusion": self._confusion_to_dict(),
-        }
-        if self.by_sentence_length:
-            result["by_sentence_length"] = _rows(self.by_sentence_length)
-        if self.irregular.gold or self.irregular.predicted:
-            result["irregular"] = row_to_dict(self.irregular)
-        return result
-
-    def to_table(self) -> Table:
-        """For the terminal: percentages, and as support the number of gold entities."""
-        from diffusionner.evaluation.tables import summary
-
-        return summary(self).to_rich()
-
-    def _confusion_to_dict(self) -> dict[str, Any]:
-        """Rows are gold labels, columns predicted ones; the last of each is for no entity."""
-        names: list[str | None] = [*self.per_type, None]
-        return {
-            "labels": names[:-1],
-            "counts": [[self.confusion.get((row, column), 0) for column in names] for row in names],
-        }
+    _check_lengths(gold, predicted)
+    both = zip(gold, predicted, strict=True)
+    return score_pairs([Pair(mentions(ours), mentions(theirs)) for ours, theirs in both])
 
 
-def score(
-    gold: Sequence[Sequence[Span | Entity]], predicted: Sequence[Sequence[Span | Entity]]
-) -> Report:
-    """Compare lists of entities, sentence by sentence in the same order."""
-    _check_number(gold, predicted)
-    return compare(
-        [
-            Pair(frozenset(map(_mention, wanted)), frozenset(map(_mention, found)))
-            for wanted, found in zip(gold, predicted, strict=True)
-        ]
-    )
+def score_sentences(gold: Sequence[Sentence], predicted: Sequence[Entities]) -> Report:
+    """Score the entities predicted for labelled sentences.
 
-
-def pair_up(gold: Sequence[Sentence], predicted: Sequence[Sequence[Span | Entity]]) -> list[Pair]:
-    """Gold sentences with entities predicted for their words, of labels that were looked for."""
-    _check_number(gold, predicted)
+    Predictions of labels that a sentence was not annotated for do not count.
+    """
+    _check_lengths(gold, predicted)
     pairs = []
-    for sentence, found in zip(gold, predicted, strict=True):
-        layout = Layout(sentence.words)
-        counted = [entity[:3] for entity in found if is_annotated(sentence, entity[2])]
-        placed = frozenset(layout.of_words(*entity) for entity in counted)
-        pairs.append(Pair(mentions_of(sentence), placed, sentence))
-    return pairs
+    for sentence, entities in zip(gold, predicted, strict=True):
+        joined = JoinedWords(sentence.words)
+        counted = [entity[:3] for entity in entities if is_annotated(sentence, entity[2])]
+        mentions = frozenset(joined.mention(*entity) for entity in counted)
+        pairs.append(Pair(sentence_mentions(sentence), mentions, sentence))
+    return score_pairs(pairs)
 
 
-def compare(pairs: Sequence[Pair]) -> Report:
+def score_pairs(pairs: list[Pair]) -> Report:
     """Score pairs of gold and predicted mentions."""
-    each = _count(pairs)
-    per_type = {label: _total(rows) for label, rows in each.per_type.items()}
-    overlap_per_type = {label: _total(rows) for label, rows in each.overlap_per_type.items()}
-    micro = _total(each.strict)
-    judgements = [judgement for pair in pairs for judgement in judge(pair.gold, pair.predicted)]
-    kinds = Counter(judgement.kind for judgement in judgements)
-    placed = [_Placed(pair, nesting(pair.gold), nesting(pair.predicted)) for pair in pairs]
-    depths = _slices(placed, lambda pair, mention, depth, nested: depth)
-    nested = _slices(placed, lambda pair, mention, depth, nested: nested)
-    lengths = _slices(placed, lambda pair, mention, depth, nested: mention.words)
-    with_words = [one for one in placed if one.pair.sentence is not None]
-    sentence_lengths = _slices(with_words, lambda pair, mention, depth, nested: pair.words)
+    overlaps = [count_overlapping(pair.gold, pair.predicted) for pair in pairs]
+    counts = _count_sentences(pairs, overlaps)
+    total = {name: _total(rows) for name, rows in counts.measures.items()}
+    per_type = {label: _total(rows) for label, rows in counts.per_type.items()}
+    overlap_per_type = {
+        label: replace(row, correct=sum(overlap[label] for overlap in overlaps))
+        for label, row in per_type.items()
+    }
+    matches = [match for pair in pairs for match in match_mentions(pair.gold, pair.predicted)]
+    outcomes = Counter(match.outcome for match in matches)
+    slices = _slices(pairs)
     return Report(
         sentences=len(pairs),
-        micro=micro,
+        micro=total["micro"],
         macro=Average.over(per_type.values()),
-        boundaries=_total(each.boundaries),
-        overlap=_total(each.overlap),
-        types=Counts(_same_types(pairs), micro.predicted, micro.gold),
-        nested=nested.get(True, SliceCounts()),
-        irregular=_irregular(pairs),
+        boundaries=total["boundaries"],
+        overlap=total["overlap"],
+        types=total["types"],
+        nested=slices["nested"].get(True, SliceCounts()),
+        irregular=total["irregular"],
         per_type=per_type,
         overlap_macro=Average.over(overlap_per_type.values()),
         overlap_per_type=overlap_per_type,
-        by_depth={str(depth): depths[depth] for depth in sorted(depths)},
-        by_length=_in_buckets(lengths, ENTITY_LENGTHS),
-        by_sentence_length=_in_buckets(sentence_lengths, SENTENCE_LENGTHS),
-        errors={kind: kinds[kind] for kind in Kind},
-        confusion=_confusion(judgements),
-        per_sentence=each,
+        by_depth={str(depth): row for depth, row in slices["depth"].items()},
+        by_length=_named_buckets(slices["length"], ENTITY_LENGTHS),
+        by_sentence_length=_named_buckets(slices["sentence"], SENTENCE_LENGTHS),
+        errors={outcome: outcomes[outcome] for outcome in Outcome},
+        confusion=_confusion(matches),
+        pairs=pairs,
+        sentence_counts=counts,
     )
 
 
-def _count(pairs: Sequence[Pair]) -> PerSentence:
+def _check_lengths(gold: Sequence[object], predicted: Sequence[object]) -> None:
+    if len(gold) != len(predicted):
+        raise ValueError(
+            f"{len(gold)} gold sentences but {len(predicted)} predicted ones; "
+            "give one list of entities for each sentence, empty if there are none"
+        )
+
+
+def _count_sentences(pairs: Sequence[Pair], overlaps: Sequence[Counter[str]]) -> SentenceCounts:
     labels = sorted({m.label for pair in pairs for m in pair.gold | pair.predicted})
-
-    def table() -> IntArray:
-        return np.zeros((len(pairs), 3), np.int64)
-
-    each = PerSentence(
-        table(), table(), table(), {x: table() for x in labels}, {x: table() for x in labels}
-    )
-    for i, (gold, predicted) in enumerate((pair.gold, pair.predicted) for pair in pairs):
-        if not gold and not predicted:
-            continue
+    names = ("micro", "boundaries", "overlap", "types", "irregular")
+    measures = {name: np.zeros((len(pairs), 3), np.int64) for name in names}
+    per_type = {label: np.zeros((len(pairs), 3), np.int64) for label in labels}
+    for i, pair in enumerate(pairs):
+        gold, predicted = pair.gold, pair.predicted
         sizes = len(predicted), len(gold)
-        overlapping = count_overlapping(gold, predicted)
-        each.strict[i] = len(gold & predicted), *sizes
-        each.overlap[i] = overlapping.total(), *sizes
-        gold_spans, predicted_spans = {m.parts for m in gold}, {m.parts for m in predicted}
-        same = len(gold_spans & predicted_spans)
-        each.boundaries[i] = same, len(predicted_spans), len(gold_spans)
-        correct = Counter(m.label for m in gold & predicted)
-        of_predicted, of_gold = Counter(m.label for m in predicted), Counter(m.label for m in gold)
-        for label in of_predicted | of_gold:
-            sizes = of_predicted[label], of_gold[label]
-            each.per_type[label][i] = correct[label], *sizes
-            each.overlap_per_type[label][i] = overlapping[label], *sizes
-    return each
+        correct, in_predicted, in_gold = map(_labels, (gold & predicted, predicted, gold))
+        measures["micro"][i] = len(gold & predicted), *sizes
+        measures["overlap"][i] = overlaps[i].total(), *sizes
+        measures["types"][i] = (in_gold & in_predicted).total(), *sizes
+        measures["boundaries"][i] = _compare({m.parts for m in gold}, {m.parts for m in predicted})
+        measures["irregular"][i] = _compare(
+            {m for m in gold if not m.regular}, {m for m in predicted if not m.regular}
+        )
+        for label in in_predicted | in_gold:
+            per_type[label][i] = correct[label], in_predicted[label], in_gold[label]
+    return SentenceCounts(measures, per_type)
 
 
-def _same_types(pairs: Sequence[Pair]) -> int:
-    """How many labels are right, wherever they stand in their sentence."""
-    return sum(
-        (Counter(m.label for m in pair.gold) & Counter(m.label for m in pair.predicted)).total()
-        for pair in pairs
-    )
+def _labels(mentions: frozenset[Mention]) -> Counter[str]:
+    return Counter(mention.label for mention in mentions)
 
 
-def _irregular(pairs: Sequence[Pair]) -> Counts:
-    gold = [(i, m) for i, pair in enumerate(pairs) for m in pair.gold if not m.regular]
-    found = [(i, m) for i, pair in enumerate(pairs) for m in pair.predicted if not m.regular]
-    return Counts(len(set(gold) & set(found)), len(found), len(gold))
+def _compare(gold: set[Any], predicted: set[Any]) -> tuple[int, int, int]:
+    return len(gold & predicted), len(predicted), len(gold)
 
 
-def _confusion(judgements: Sequence[Judgement]) -> dict[tuple[str | None, str | None], int]:
-    """Boundary errors are two entities alone here: none has the other's boundaries."""
+def _total(rows: IntArray) -> Counts:
+    return Counts(*rows.sum(axis=0).tolist())
+
+
+def _confusion(matches: Sequence[Match]) -> dict[tuple[str | None, str | None], int]:
+    """Count pairs of labels. The two mentions of a boundary error count separately."""
     cells: Counter[tuple[str | None, str | None]] = Counter()
-    for kind, gold, predicted in judgements:
-        if gold and predicted and kind in (Kind.CORRECT, Kind.TYPE):
+    for outcome, gold, predicted in matches:
+        if gold and predicted and outcome in (Outcome.CORRECT, Outcome.TYPE):
             cells[gold.label, predicted.label] += 1
             continue
         if gold:
@@ -237,62 +154,35 @@ def _confusion(judgements: Sequence[Judgement]) -> dict[tuple[str | None, str | 
     return dict(cells)
 
 
-class _Placed(NamedTuple):
-    """A sentence with the depth of each mention, and whether it takes part in nesting."""
-
-    pair: Pair
-    gold: dict[Mention, tuple[int, bool]]
-    predicted: dict[Mention, tuple[int, bool]]
-
-
-def _slices(
-    placed: Sequence[_Placed], key: Callable[[Pair, Mention, int, bool], int]
-) -> dict[int, SliceCounts]:
-    """Count the mentions by a key of theirs."""
-    rows: dict[int, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
-    for pair, gold, predicted in placed:
-        for mention, (depth, nested) in predicted.items():
-            row = rows[key(pair, mention, depth, nested)]
-            row[0] += mention in pair.gold
-            row[1] += 1
-        for mention, (depth, nested) in gold.items():
-            row = rows[key(pair, mention, depth, nested)]
-            row[2] += mention in pair.predicted
-            row[3] += 1
-    return {value: SliceCounts(*row) for value, row in rows.items()}
-
-
-def _in_buckets(rows: Mapping[int, SliceCounts], most: Sequence[int]) -> dict[str, SliceCounts]:
-    """Add up rows by number of words."""
-    result: dict[str, SliceCounts] = {}
-    for words in sorted(rows):
-        bucket = bisect_left(most, words)
-        first = most[bucket - 1] + 1 if bucket else 1
-        if bucket == len(most):
-            name = f"{first}+"
-        else:
-            name = str(first) if first == most[bucket] else f"{first}-{most[bucket]}"
-        result[name] = result.get(name, SliceCounts()) + rows[words]
-    return result
+def _slices(pairs: Sequence[Pair]) -> dict[str, dict[int, SliceCounts]]:
+    """Count mentions by depth, nesting, and buckets of entity and sentence length."""
+    rows: dict[str, dict[int, Counter[str]]] = {
+        name: defaultdict(Counter) for name in ("depth", "nested", "length", "sentence")
+    }
+    for pair in pairs:
+        for side, other, total, hits in (
+            (pair.predicted, pair.gold, "predicted", "correct"),
+            (pair.gold, pair.predicted, "gold", "found"),
+        ):
+            for mention, (depth, nested) in nesting(side).items():
+                values = {"depth": depth, "nested": nested}
+                values["length"] = bisect_left(ENTITY_LENGTHS, mention.words)
+                if pair.sentence is not None:
+                    words = len(pair.sentence.words)
+                    values["sentence"] = bisect_left(SENTENCE_LENGTHS, words)
+                for name, value in values.items():
+                    rows[name][value].update({total: 1, hits: mention in other})
+    return {
+        name: {value: SliceCounts(**counts[value]) for value in sorted(counts)}
+        for name, counts in rows.items()
+    }
 
 
-def _total(rows: IntArray) -> Counts:
-    return Counts(*(int(value) for value in rows.sum(axis=0)))
-
-
-def _rows(rows: Mapping[str, Row]) -> dict[str, dict[str, float | int]]:
-    return {name: row_to_dict(row) for name, row in rows.items()}
-
-
-def _mention(entity: Span | Entity) -> Mention:
-    """Of an entity alone: its words count as characters, and its score and text do not matter."""
-    start, end, label = entity[:3]
-    return Mention(((start, end),), label, end - start)
-
-
-def _check_number(gold: Sequence[object], predicted: Sequence[object]) -> None:
-    if len(gold) != len(predicted):
-        raise ValueError(
-            f"{len(gold)} gold sentences but {len(predicted)} predicted ones; "
-            "give one list of entities for each sentence, empty where there are none"
-        )
+def _named_buckets(
+    buckets: Mapping[int, SliceCounts], ends: Sequence[int]
+) -> dict[str, SliceCounts]:
+    """Name the buckets of lengths: "1", "6-10", "11+"."""
+    firsts = [1, *(end + 1 for end in ends)]
+    spans = zip(firsts, ends, strict=False)
+    names = [str(first) if first == end else f"{first}-{end}" for first, end in spans]
+    return {[*names, f"{firsts[-1]}+"][bucket]: row for bucket, row in buckets.items()}

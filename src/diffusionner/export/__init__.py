@@ -10,7 +10,7 @@ from pathlib import Path
 
 from diffusionner.corpus import Sentence
 from diffusionner.errors import DiffusionNERError, SettingsError, nearest
-from diffusionner.evaluation.scorer import compare, pair_up
+from diffusionner.evaluation import score_sentences
 from diffusionner.export.graphs import write_graphs
 from diffusionner.export.int8 import quantise
 from diffusionner.files import write_folders
@@ -95,4 +95,4 @@ def _write_rest(ner: DiffusionNER, folder: Path) -> None:
 
 
 def _f1(ner: DiffusionNER, dev: Sequence[Sentence]) -> float:
-    return 100 * compare(pair_up(dev, ner.predict_sentences(dev))).micro.f1
+    return 100 * score_sentences(dev, ner.predict_sentences(dev)).micro.f1

@@ -23,7 +23,7 @@ from diffusionner.corpus import Sentence
 from diffusionner.data.fingerprint import fingerprint
 from diffusionner.diffusion import mix_keys
 from diffusionner.errors import CheckpointError, TrainingDiverged, WriteError
-from diffusionner.evaluation.scorer import Report, compare, pair_up
+from diffusionner.evaluation import Report, score_sentences
 from diffusionner.files import write_bytes
 from diffusionner.inference.calibration import ScoreRule, fit, load_calibration
 from diffusionner.inference.decoding import DecodedEntity, resolve_overlaps, to_spans
@@ -470,4 +470,4 @@ def _seed(*parts: int) -> int:
 def _score(
     sentences: list[Sentence], found: list[list[DecodedEntity]], labels: list[str]
 ) -> Report:
-    return compare(pair_up(sentences, [to_spans(one, labels) for one in found]))
+    return score_sentences(sentences, [to_spans(one, labels) for one in found])

@@ -1,0 +1,294 @@
+"""The scores of one set of predictions, and the tables that show them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from diffusionner.corpus import Sentence
+from diffusionner.evaluation.counts import (
+    METRICS,
+    Average,
+    Counts,
+    Row,
+    SentenceCounts,
+    SliceCounts,
+    row_to_dict,
+)
+from diffusionner.evaluation.matching import Outcome
+from diffusionner.evaluation.mentions import Mention
+from diffusionner.evaluation.significance import Difference, Intervals
+from diffusionner.inference.calibration import expected_calibration_error
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+class OutcomeStyle(NamedTuple):
+    name: str
+    meaning: str
+    mark: str
+    css_class: str  # a single letter, because the page repeats it for every entity
+
+
+OUTCOMES = {
+    Outcome.CORRECT: OutcomeStyle("correct", "correct boundaries and type", "✓", "c"),
+    Outcome.TYPE: OutcomeStyle("wrong type", "correct boundaries", "≠", "t"),
+    Outcome.BOUNDARY: OutcomeStyle("wrong boundary", "correct type, overlap", "↔", "b"),
+    Outcome.BOTH: OutcomeStyle("both wrong", "overlap", "✗", "x"),
+    Outcome.MISSED: OutcomeStyle("missed", "gold without partner", "−", "m"),
+    Outcome.SPURIOUS: OutcomeStyle("spurious", "predicted without partner", "+", "s"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreTable:
+    """The first column holds row names, the others numbers."""
+
+    title: str
+    headings: list[str]
+    sections: list[list[list[str]]]
+    note: str = ""
+    prose: bool = False  # the last column is text
+    wide: bool = False  # one column per type: unreadable when squeezed
+
+    def __str__(self) -> str:
+        rows = [row for section in self.sections for row in section]
+        widths = [max(map(len, column)) for column in zip(self.headings, *rows, strict=True)]
+
+        def line(row: Sequence[str]) -> str:
+            cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
+            return "  ".join([row[0].ljust(widths[0]), *cells[1:]]).rstrip()
+
+        blocks = filter(None, [[self.headings], *self.sections])
+        return "\n\n".join("\n".join(map(line, block)) for block in blocks)
+
+    def to_rich(self) -> Table:
+        from rich.table import Table
+        from rich.text import Text
+
+        # Text, because rich would interpret brackets in a label as markup.
+        table = Table(title=Text(self.title) if self.title else None, title_justify="left")
+        last = len(self.headings) - 1
+        for number, heading in enumerate(self.headings):
+            is_text = number == 0 or (self.prose and number == last)
+            table.add_column(Text(heading), justify="left" if is_text else "right")
+        for section in self.sections:
+            for row in section:
+                table.add_row(*map(Text, row))
+            table.add_section()
+        if self.note:
+            table.caption, table.caption_justify = Text(self.note), "left"
+        return table
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Gold and predicted mentions of one sentence; without `sentence`, its words are unknown."""
+
+    gold: frozenset[Mention]
+    predicted: frozenset[Mention]
+    sentence: Sentence | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionScores:
+    """The model's own scores of its predictions, and which of these are correct."""
+
+    scores: npt.NDArray[np.float64]  # [N]
+    correct: npt.NDArray[np.bool_]  # [N]
+
+    @property
+    def calibration_error(self) -> float:
+        """Expected calibration error."""
+        return expected_calibration_error(self.scores, self.correct)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Scores of one set of predictions; `print(report)` shows the main ones as a table."""
+
+    sentences: int
+    micro: Counts  # strict
+    macro: Average  # strict, over the types in the gold or the predictions
+    boundaries: Counts
+    overlap: Counts
+    types: Counts  # the labels of a sentence, regardless of their spans
+    nested: SliceCounts
+    irregular: Counts  # strict, of mentions that are not contiguous spans of whole words
+    per_type: dict[str, Counts]  # strict, sorted by label
+    overlap_macro: Average
+    overlap_per_type: dict[str, Counts]
+    by_depth: dict[str, SliceCounts]
+    by_length: dict[str, SliceCounts]  # number of words of the entity
+    by_sentence_length: dict[str, SliceCounts]  # number of words; empty if unknown
+    errors: dict[Outcome, int]
+    # (gold label, predicted label) of mentions with equal boundaries; None for no partner.
+    confusion: dict[tuple[str | None, str | None], int]
+    pairs: list[Pair] = field(repr=False, compare=False)
+    sentence_counts: SentenceCounts = field(repr=False, compare=False)
+    prediction_scores: PredictionScores | None = field(default=None, repr=False, compare=False)
+
+    def __str__(self) -> str:
+        return str(self.summary())
+
+    def to_table(self) -> Table:
+        """Return the summary as a table of rich."""
+        return self.summary().to_rich()
+
+    def summary(self, intervals: Intervals | None = None, title: str = "") -> ScoreTable:
+        """Return _percentages and the number of gold entities, overall and for each type."""
+
+        def cells(name: str, row: Row, key: str = "", label: str = "") -> list[str]:
+            between = []
+            if intervals is not None:
+                found = intervals.per_type.get(label) if label else intervals.measures.get(key)
+                between = ["" if found is None else _percent_range(found.f1)]
+            support = str(row.gold) if isinstance(row, Counts) else ""
+            return [name, *_percentages(row), *between, support]
+
+        rows = [
+            cells("strict, micro", self.micro, "micro"),
+            cells("strict, macro", self.macro),
+            cells("overlap, micro", self.overlap, "overlap"),
+            cells("overlap, macro", self.overlap_macro),
+            cells("boundaries only", self.boundaries, "boundaries"),
+            cells("types only", self.types),
+            cells("nested entities", self.nested),
+        ]
+        if self._has_irregular:
+            rows.append(cells("discontinuous or misaligned", self.irregular))
+        types = [cells(label, row, label=label) for label, row in self.per_type.items()]
+        middle = [] if intervals is None else ["95% CI of F1"]
+        headings = ["", "precision", "recall", "F1", *middle, "support"]
+        return ScoreTable(title, headings, [rows, types])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all scores as plain values for JSON; what does not occur is left out."""
+        names: list[str | None] = [*self.per_type, None]
+        counts = [[self.confusion.get((row, column), 0) for column in names] for row in names]
+        result: dict[str, Any] = {
+            "sentences": self.sentences,
+            "micro": row_to_dict(self.micro),
+            "macro": row_to_dict(self.macro),
+            "boundaries": row_to_dict(self.boundaries),
+            "overlap": {
+                **row_to_dict(self.overlap),
+                "macro": row_to_dict(self.overlap_macro),
+                "per_type": _rows_to_dict(self.overlap_per_type),
+            },
+            "types": row_to_dict(self.types),
+            "nested": row_to_dict(self.nested),
+            "per_type": _rows_to_dict(self.per_type),
+            "by_depth": _rows_to_dict(self.by_depth),
+            "by_length": _rows_to_dict(self.by_length),
+            "errors": {outcome.value: count for outcome, count in self.errors.items()},
+            # Rows are gold labels, columns predicted ones; the last of each means no entity.
+            "confusion": {"labels": names[:-1], "counts": counts},
+        }
+        if self.by_sentence_length:
+            result["by_sentence_length"] = _rows_to_dict(self.by_sentence_length)
+        if self._has_irregular:
+            result["irregular"] = row_to_dict(self.irregular)
+        if self.prediction_scores is not None:
+            result["calibration_error"] = round(self.prediction_scores.calibration_error, 4)
+        return result
+
+    @property
+    def _has_irregular(self) -> bool:
+        return bool(self.irregular.gold or self.irregular.predicted)
+
+
+def errors(report: Report) -> ScoreTable:
+    def share(count: int, total: int) -> str:
+        return f"{100 * count / total:.2f}%" if total else ""
+
+    rows = []
+    for outcome, count in report.errors.items():
+        of_gold = "" if outcome is Outcome.SPURIOUS else share(count, report.micro.gold)
+        of_predicted = "" if outcome is Outcome.MISSED else share(count, report.micro.predicted)
+        style = OUTCOMES[outcome]
+        rows.append([style.name, str(count), of_gold, of_predicted, style.meaning])
+    return ScoreTable(
+        "Errors",
+        ["", "count", "of gold", "of predicted", "meaning"],
+        [rows],
+        note="all but spurious sum to gold, all but missed to predicted",
+        prose=True,
+    )
+
+
+def breakdowns(report: Report) -> ScoreTable:
+    def rows(slices: Mapping[str, SliceCounts], name: str) -> list[list[str]]:
+        return [
+            [f"{name} {key}", *_percentages(row)]
+            + [str(count) for count in (row.gold, row.found, row.predicted)]
+            for key, row in slices.items()
+        ]
+
+    return ScoreTable(
+        "Strict scores by depth and length",
+        ["", "precision", "recall", "F1", "gold", "found", "predicted"],
+        [
+            rows(report.by_depth, "depth"),
+            rows(report.by_length, "words"),
+            rows(report.by_sentence_length, "sentence"),
+        ],
+        note="depth: number of containing entities; words, sentence: length in words",
+    )
+
+
+def overlap_by_type(report: Report) -> ScoreTable:
+    rows = [
+        [label, *_percentages(row), str(row.gold)] for label, row in report.overlap_per_type.items()
+    ]
+    return ScoreTable("Overlap by type", ["", "precision", "recall", "F1", "support"], [rows])
+
+
+def confusion(report: Report) -> ScoreTable:
+    names: list[str | None] = [*report.per_type, None]
+    rows = [
+        [name or "none", *(str(report.confusion.get((name, other), "·")) for other in names)]
+        for name in names
+    ]
+    return ScoreTable(
+        "Types of entities with the same boundaries",
+        ["gold ↓ predicted →", *(name or "none" for name in names)],
+        [rows[:-1], rows[-1:]],
+        note="none: the other side has no entity with these boundaries",
+        wide=True,
+    )
+
+
+def comparison(
+    report: Report, other: Report, name: str, differences: Mapping[str, Difference]
+) -> ScoreTable:
+    names = {"micro": "strict", "boundaries": "boundaries only"}
+    rows = []
+    for measure, difference in differences.items():
+        first, second = (100 * getattr(each, measure).f1 for each in (report, other))
+        numbers = f"{first:.2f}", f"{second:.2f}", f"{100 * difference.f1:+.2f}"
+        between = _percent_range(difference.interval)
+        rows.append([names.get(measure, measure), *numbers, between, f"{difference.p:.4f}"])
+    return ScoreTable(
+        "Comparison with the other prediction",
+        ["F1", "this", "other", "difference", "95% CI", "p"],
+        [rows],
+        note=f"other: {name}; p: two-sided, approximate randomization over sentences",
+    )
+
+
+def _rows_to_dict(rows: Mapping[str, Row]) -> dict[str, dict[str, Any]]:
+    return {name: row_to_dict(row) for name, row in rows.items()}
+
+
+def _percentages(row: Row) -> list[str]:
+    return [f"{100 * getattr(row, name):.2f}" for name in METRICS]
+
+
+def _percent_range(ends: tuple[float, float]) -> str:
+    return f"{100 * ends[0]:.2f} to {100 * ends[1]:.2f}"
