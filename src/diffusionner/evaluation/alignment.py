@@ -39,10 +39,10 @@ def align(
             documents = zip(ours, theirs, strict=True)
             return [pair for one, other in documents for pair in _map_to_gold(one, other)], True
     if all(s.text is not None for s in (*gold, *predicted)):
-        texts = ([(d.sentences[0][0], d.text) for d in side] for side in (ours, theirs))
-        raise _mismatch(*texts, names, "character", "texts")
-    words = ([(s, s.words) for s in side] for side in (gold, predicted))
-    raise _mismatch(*words, names, "word", "sentences")
+        texts = [[(d.sentences[0][0], d.text) for d in side] for side in (ours, theirs)]
+        raise _mismatch(texts, names, "character", "texts")
+    words = [[(s, s.words) for s in side] for side in (gold, predicted)]
+    raise _mismatch(words, names, "word", "sentences")
 
 
 @dataclass(slots=True)
@@ -86,13 +86,13 @@ def _pair(gold: Sentence, predicted: Set[Mention]) -> Pair:
 
 
 def _mismatch(
-    gold: Sequence[tuple[Sentence, Sequence[str]]],
-    predicted: Sequence[tuple[Sentence, Sequence[str]]],
+    sides: Sequence[Sequence[tuple[Sentence, Sequence[str]]]],
     names: tuple[str, str],
     unit: str,
     items: str,
 ) -> DataError:
     """Return the error that names the first difference."""
+    gold, predicted = sides
     for number, ((one, ours), (other, theirs)) in enumerate(zip(gold, predicted, strict=False)):
         if ours != theirs:
             pairs = enumerate(zip(ours, theirs, strict=False))
