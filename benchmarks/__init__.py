@@ -1,1 +1,1 @@
-"""`diffusionner bench`: what training and inference cost, with the encoder alone as yardstick."""
+"""Benchmarks of speed and memory, run as `python -m benchmarks`."""

@@ -1,11 +1,7 @@
-"""Time and peak memory of `diffusionner data convert` on a generated corpus of any size.
-
-python benchmarks/convert_large.py --sentences 5000000 --to conll
-"""
+"""`python -m benchmarks convert`"""
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import resource
@@ -14,10 +10,13 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 
 def generate(path: Path, sentences: int) -> None:
-    """Sentences of 5 to 25 words with up to three entities, one inside another."""
+    """Write sentences of 5 to 25 words with up to three entities, some nested."""
     draw = random.Random(0)
     vocabulary = [f"word{number}" for number in range(5000)]
     with path.open("w", encoding="utf-8") as file:
@@ -32,26 +31,24 @@ def generate(path: Path, sentences: int) -> None:
             file.write(json.dumps(record) + "\n")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sentences", type=int, default=5_000_000)
-    parser.add_argument("--to", default="jsonl")
-    parser.add_argument("--folder", help="for the two large files; default: a temporary one")
-    chosen = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=chosen.folder) as folder:
-        source, target = Path(folder, "source.jsonl"), Path(folder, "target")
-        generate(source, chosen.sentences)
+def convert_large(
+    sentences: int = 5_000_000,
+    to: Annotated[str, typer.Option(help="Format to convert to.")] = "jsonl",
+    folder: Annotated[
+        Path | None, typer.Option(help="For the two large files.  [default: a temporary folder]")
+    ] = None,
+) -> None:
+    """Measure time and peak memory of `diffusionner data convert` on a generated corpus."""
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        source, target = Path(name, "source.jsonl"), Path(name, "target")
+        generate(source, sentences)
         command = [sys.executable, "-m", "diffusionner", "data", "convert"]
         started = time.monotonic()
-        subprocess.run([*command, source, target, "--to", chosen.to], check=True)
+        subprocess.run([*command, source, target, "--to", to], check=True)
         seconds = time.monotonic() - started
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         print(
-            f"{chosen.sentences} sentences ({source.stat().st_size / 1e6:.0f} MB) to {chosen.to}: "
+            f"{sentences} sentences ({source.stat().st_size / 1e6:.0f} MB) to {to}: "
             f"{seconds:.0f} s, {used.ru_utime + used.ru_stime:.0f} s of CPU, "
             f"peak {used.ru_maxrss / 1000:.0f} MB"
         )
-
-
-if __name__ == "__main__":
-    main()

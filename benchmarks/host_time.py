@@ -1,23 +1,17 @@
-"""What the host does for a sentence, from words to entities, besides launching kernels.
-
-    python benchmarks/host_time.py --model bio --data $DATA/genia/test.jsonl --sentences 600
-
-The model runs over the sentences once; from then on an engine gives what it gave at once, so all
-that is timed is reading, tokenising, batching, the draw of noise, merging and overlaps. On a fast
-GPU no more sentences a second are possible than this allows. On a CPU it is little beside the
-network. The time is the processor's, which others on the machine disturb less than the clock's.
-"""
+"""`python -m benchmarks host`"""
 
 from __future__ import annotations
 
-import argparse
 import gc
 import time
 from collections.abc import Callable
 from functools import partial
 from itertools import product
+from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -26,15 +20,16 @@ from benchmarks import sample
 from benchmarks.timing import Summary
 from diffusionner import DiffusionNER, formats
 from diffusionner.batching import Batch
+from diffusionner.cli.options import MODEL_HELP
 from diffusionner.diffusion import span_noise
 from diffusionner.inference.engine import Engine
 from diffusionner.settings import InferenceSettings
 
-REPEATED = 8  # times that the sentences are read in a turn: batches are then as in a long text
+REPEATED = 8  # passes over the sentences in a turn, so that batches are those of a long text
 
 
 class Remembering:
-    """What another engine found in a sentence, given again without finding it."""
+    """An engine that returns what another engine found, without running it again."""
 
     subword_step, ahead = 8, 8  # as on a GPU
 
@@ -74,45 +69,49 @@ class Remembering:
 
 
 def spent(task: Callable[[], object]) -> float:
-    """Seconds of the processor."""
+    """Return the CPU seconds of a call."""
     gc.collect()
     started = time.process_time()
     task()
     return time.process_time() - started
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="en", help="a model's folder or name")
-    parser.add_argument("--data", required=True, help="a corpus")
-    parser.add_argument("--sentences", type=int, default=600)
-    parser.add_argument("--steps", default="1,5")
-    parser.add_argument("--batch-size", type=int, default=256)
-    parser.add_argument("--turns", type=int, default=15)
-    arguments = parser.parse_args()
-    ner = DiffusionNER.from_pretrained(arguments.model)
-    chosen = sample.draw(formats.read(arguments.data), arguments.sentences)
+def host_time(
+    data: Annotated[Path, typer.Option(help="Corpus, in any format.")],
+    model: Annotated[str, typer.Option(help=MODEL_HELP)] = "en",
+    sentences: int = 600,
+    steps: Annotated[str, typer.Option(help="Denoising steps γ to try.")] = "1,5",
+    batch_size: int = 256,
+    turns: int = 15,
+) -> None:
+    """Measure the CPU time per sentence of everything but the network.
+
+    The network runs over the sentences once. Its results are then replayed, so that what is timed
+    is reading, tokenising, batching, drawing noise, merging and resolving overlaps. A fast GPU
+    cannot exceed the sentences per second that this allows; on a CPU it is little compared with the
+    network. CPU time is less sensitive to other processes than wall-clock time.
+
+    Example: `python -m benchmarks host --model bio --data genia/test.jsonl`
+    """
+    ner = DiffusionNER.from_pretrained(model)
+    chosen = sample.draw(formats.read(data), sentences)
     words, docs = [s.words for s in chosen], [s.doc for s in chosen]
-    table = Table(title=f"{len(chosen)} sentences of {arguments.data}")
+    table = Table(title=f"{len(chosen)} sentences of {data}")
     for column in ("start", "γ", "µs per sentence", "fastest to slowest turn", "sentences/s"):
         table.add_column(column, justify="right")
-    starts = {
+    starts: dict[str, dict[str, Any]] = {
         "candidates": {"start": "candidates"},
         "noise, K = 60": {"start": "noise", "spans": 60},
     }
-    kinds = list(product(starts, map(int, arguments.steps.split(","))))
-    for start, steps in track(kinds, "the model, then turns"):
-        options = {**starts[start], "steps": steps, "batch_size": arguments.batch_size}
+    kinds = list(product(starts, map(int, steps.split(","))))
+    for start, gamma in track(kinds, "the model, then turns"):
+        options = {**starts[start], "steps": gamma, "batch_size": batch_size}
         timing = DiffusionNER(Remembering(ner.engine), ner.subwords, ner.settings, ner.calibration)
         timing.predict_tokens(words, docs, **options)
         turn = partial(timing.predict_tokens, words * REPEATED, docs * REPEATED, **options)
         turn()
-        seconds = [spent(turn) for _ in range(arguments.turns)]
+        seconds = [spent(turn) for _ in range(turns)]
         found = Summary.of([1e6 * one / len(words) / REPEATED for one in seconds])
         figures = f"{found.median:.1f}", f"{found.low:.1f} to {found.high:.1f}"
-        table.add_row(start, f"{steps}", *figures, f"{1e6 / found.median:.0f}")
+        table.add_row(start, f"{gamma}", *figures, f"{1e6 / found.median:.0f}")
     Console().print(table)
-
-
-if __name__ == "__main__":
-    main()

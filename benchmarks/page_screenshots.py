@@ -1,16 +1,9 @@
-"""The pictures of docs/service.md, of a service that runs.
-
-    python benchmarks/page_screenshots.py http://127.0.0.1:8000
-
-Needs the package playwright and Debian's chromium.
-"""
+"""`python -m benchmarks screenshots`"""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-
-from playwright.sync_api import Page, sync_playwright
+from typing import Any
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 TEXT = (
@@ -20,7 +13,7 @@ TEXT = (
 QUIET = "--no-sandbox --disable-gpu --disable-background-networking --disable-component-update"
 
 
-def fill(page: Page, url: str) -> None:
+def fill(page: Any, url: str) -> None:
     page.goto(url)
     page.fill("#text", TEXT)
     page.click("#find")
@@ -30,7 +23,13 @@ def fill(page: Page, url: str) -> None:
     page.select_option("#sentence", "1")
 
 
-def main(url: str) -> None:
+def page_screenshots(url: str) -> None:
+    """Take the screenshots in docs/images of a running service, such as http://127.0.0.1:8000.
+
+    Needs the package playwright and Debian's chromium.
+    """
+    from playwright.sync_api import sync_playwright
+
     with sync_playwright() as started:
         browser = started.chromium.launch(executable_path="/usr/bin/chromium", args=QUIET.split())
         page = browser.new_page(viewport={"width": 900, "height": 700}, reduced_motion="reduce")
@@ -44,7 +43,3 @@ def main(url: str) -> None:
         phone.locator("#step").fill("10")
         phone.screenshot(path=IMAGES / "page-phone-dark.png", full_page=True)
         browser.close()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

@@ -1,25 +1,18 @@
-"""What each part of inference takes, of the device and of the host that launches it.
-
-    python benchmarks/profile_parts.py --shape bert-large --data test.jsonl \
-      --config configs/conll03-e5-small.yaml
-    python benchmarks/profile_parts.py --model runs/model --data test.jsonl --top 8
-
-By the profiler of torch, over batches as inference has them. Device time is the sum of a part's
-kernels, host time how long it takes to launch these while the device is not waited for; on a CPU
-both are the same. `--top` also names the kernels that take most of a part.
-"""
+"""`python -m benchmarks profile`"""
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
+import typer
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -30,8 +23,10 @@ from benchmarks.throughput import transformer_inputs
 from benchmarks.timing import synchronise, timed
 from diffusionner import DiffusionNER, formats
 from diffusionner.batching import Batch, EncodedCorpus
+from diffusionner.cli.options import MODEL_HELP
 from diffusionner.diffusion import span_noise
 from diffusionner.diffusion.span_counts import span_counts, span_slots
+from diffusionner.errors import SettingsError
 from diffusionner.model import DenoisingNetwork
 from diffusionner.model.decoder import read_out
 from diffusionner.model.encoder import SentenceEncoding, pool_subwords
@@ -75,7 +70,8 @@ def parts_of(
         "subwords to words": pool,
     }
     if encoder.characters is not None:
-        parts["characters"] = lambda: encoder.characters(tensors.characters)
+        characters = encoder.characters
+        parts["characters"] = lambda: characters(tensors.characters)
     parts["characters, BiLSTM, projection"] = contextualise
     if network.decoder.initializer is not None:
         initializer = network.decoder.initializer
@@ -111,62 +107,70 @@ def measure(run: Callable[[], object], device: str, repeats: int) -> tuple[float
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    subject = parser.add_mutually_exclusive_group(required=True)
-    subject.add_argument("--model", help="a model's folder or name")
-    subject.add_argument("--shape", choices=shapes.SHAPES, help="random weights of that size")
-    parser.add_argument("--data", required=True, help="a corpus")
-    parser.add_argument("--config", type=Path, help="settings of a shape")
-    parser.add_argument("--sentences", type=int, default=2048)
-    parser.add_argument("--batch-size", type=int, default=512)
-    parser.add_argument("--spans", default="60", help="a number, or auto")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--top", type=int, default=0, help="kernels to name of each part")
-    arguments = parser.parse_args()
-    spans = arguments.spans if arguments.spans == "auto" else int(arguments.spans)
+def profile_parts(
+    data: Annotated[Path, typer.Option(help="Corpus, in any format.")],
+    model: Annotated[str | None, typer.Option(help=MODEL_HELP)] = None,
+    shape: Annotated[
+        str | None, typer.Option(help=f"Random weights: {', '.join(shapes.SHAPES)}.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Preset with the settings of a shape.")
+    ] = None,
+    sentences: int = 2048,
+    batch_size: int = 512,
+    spans: Annotated[str, typer.Option(help="Noisy spans K_eval, or auto.")] = "60",
+    repeats: int = 3,
+    top: Annotated[int, typer.Option(help="Slowest kernels to name for each part.")] = 0,
+) -> None:
+    """Profile the parts of inference: time on the device, and on the host that launches it.
+
+    Uses torch's profiler, on batches as inference has them. Device time is the sum of a part's
+    kernels. Host time is the time to launch them without waiting for the device. On a CPU both are
+    the same.
+
+    Example: `python -m benchmarks profile --shape bert-large --data test.jsonl`
+    """
+    if (model is None) == (shape is None):
+        raise SettingsError("give either --model or --shape")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    sentences = formats.read(arguments.data)
+    corpus_sentences = formats.read(data)
     with tempfile.TemporaryDirectory() as scratch:
-        folder = arguments.model
-        if arguments.shape:
-            settings = Settings.load(arguments.config) if arguments.config else Settings()
-            folder = shapes.write(arguments.shape, sentences, settings, Path(scratch))
+        folder: str | Path = model or ""
+        if shape:
+            settings = Settings.load(config) if config else Settings()
+            folder = shapes.write(shape, corpus_sentences, settings, Path(scratch))
         ner = DiffusionNER.from_pretrained(folder, device)
     network = getattr(ner.engine, "running", None)
     if not isinstance(network, DenoisingNetwork):
-        parser.error("only a model of torch that denoises can be profiled")
-    chosen = sample.draw(sentences, arguments.sentences)
+        raise SettingsError("only a torch model of method=diffusion can be profiled")
+    chosen = sample.draw(corpus_sentences, sentences)
+    count = spans if spans == "auto" else int(spans)
     corpus = EncodedCorpus(chosen, ner.subwords, ner.settings.encoder)
     step = ner.engine.subword_step
-    batches = list(corpus.sorted_batches(arguments.batch_size, range(len(chosen)), step))
-    host: Counter[str] = Counter()
-    times: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    batches = list(corpus.sorted_batches(batch_size, range(len(chosen)), step))
+    host: defaultdict[str, float] = defaultdict(float)
+    times: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    counts: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     with torch.inference_mode():
         for number in batches:
-            for name, run in parts_of(ner, network, corpus.batch(number, step), spans).items():
-                taken, kernels = measure(run, device, arguments.repeats)
+            for name, run in parts_of(ner, network, corpus.batch(number, step), count).items():
+                taken, kernels = measure(run, device, repeats)
                 host[name] += taken
-                for key, (milliseconds, count) in kernels.items():
+                for key, (milliseconds, calls) in kernels.items():
                     times[name][key] += milliseconds
-                    counts[name][key] += count
+                    counts[name][key] += calls
     console = Console(width=150)
     table = Table(title=f"{len(chosen)} sentences in {len(batches)} batches, {device}")
     for column in ("part", "device, ms per sentence", "host, ms per sentence", "kernels per batch"):
         table.add_column(column, justify="left" if column == "part" else "right")
     for name, of_host in host.items():
-        each = [f"{value / len(chosen):.5f}" for value in (times[name].total(), of_host)]
-        table.add_row(name, *each, f"{counts[name].total() / len(batches):.0f}")
+        each = [f"{value / len(chosen):.5f}" for value in (sum(times[name].values()), of_host)]
+        table.add_row(name, *each, f"{sum(counts[name].values()) / len(batches):.0f}")
     console.print(table)
-    for name in host if arguments.top else ():
+    for name in host if top else ():
         console.print(f"\n{name}", style="bold")
-        for key, taken in times[name].most_common(arguments.top):
+        for key, taken in sorted(times[name].items(), key=itemgetter(1), reverse=True)[:top]:
             often = counts[name][key] / len(batches)
             console.print(
                 f"  {taken / len(chosen):.5f} ms  {often:6.1f} x  {key.removeprefix('void ')[:110]}"
             )
-
-
-if __name__ == "__main__":
-    main()

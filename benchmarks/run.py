@@ -24,8 +24,8 @@ from benchmarks import (
 )
 from benchmarks.subjects import Subject, check_precisions
 from benchmarks.throughput import Axes, Loaded
-from benchmarks.timing import Tell
 from diffusionner.batching import EncodedCorpus
+from diffusionner.cli.options import ProgressCallback
 from diffusionner.corpus import Sentence
 from diffusionner.data.fingerprint import fingerprint
 from diffusionner.errors import SettingsError
@@ -59,7 +59,7 @@ class Request:
     scaling: bool
 
 
-def run(request: Request, tell: Tell, save: Save) -> dict[str, Any]:
+def run(request: Request, tell: ProgressCallback, save: Save) -> dict[str, Any]:
     """Everything measured, as what goes into the JSON file.
 
     It is saved after every section: a run that fails or is stopped late leaves what it had.
@@ -108,7 +108,7 @@ def _inference(
     subjects: Sequence[Subject],
     sentences: list[Sentence],
     read: float,
-    tell: Tell,
+    tell: ProgressCallback,
 ) -> dict[str, Any]:
     """Throughput, stages and scaling of all models, which stay loaded meanwhile."""
     models, axes = _load(subjects, request.precisions), request.axes
@@ -149,7 +149,7 @@ def _inference(
 
 
 def _agreement(
-    request: Request, subjects: Sequence[Subject], sentences: list[Sentence], tell: Tell
+    request: Request, subjects: Sequence[Subject], sentences: list[Sentence], tell: ProgressCallback
 ) -> list[dict[str, Any]]:
     """Every precision, and float32 in any case, against the plain network of the same weights.
 
@@ -179,7 +179,7 @@ def _agreement(
 
 
 def _subjects(
-    request: Request, sentences: Sequence[Sentence], scratch: Path, tell: Tell
+    request: Request, sentences: Sequence[Sentence], scratch: Path, tell: ProgressCallback
 ) -> list[Subject]:
     if request.shape is None:
         if not request.models:
@@ -235,7 +235,7 @@ def _describe(loaded: Loaded, sentences: Sequence[Sentence]) -> dict[str, Any]:
 
 
 def _latency(
-    subjects: Sequence[Subject], sentences: Sequence[Sentence], tell: Tell
+    subjects: Sequence[Subject], sentences: Sequence[Sentence], tell: ProgressCallback
 ) -> list[dict[str, Any]]:
     nearest = min(sentences, key=lambda s: abs(len(s.words) - SHORT))
     found = []

@@ -12,7 +12,8 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from benchmarks.machine import PeakMemory
 from benchmarks.throughput import Loaded, had_by
-from benchmarks.timing import Summary, Tell
+from benchmarks.timing import Summary
+from diffusionner.cli.options import ProgressCallback
 from diffusionner.corpus import Sentence
 from diffusionner.inference.pipeline import DiffusionNER
 from diffusionner.inference.reading import BUFFERED_BATCHES
@@ -28,7 +29,7 @@ def measure(
     steps: Sequence[int],
     spans: int | str,
     most_batch_size: int,
-    tell: Tell,
+    tell: ProgressCallback,
 ) -> dict[str, Any]:
     """sentences: the n that are repeated 10 and 100 times, so that all sizes are alike."""
     ner, device = loaded.ner, loaded.subject.device

@@ -1,16 +1,7 @@
-"""Load on `diffusionner serve`: closed loops of clients, a fixed rate, or a soak.
-
-    python benchmarks/serve_load.py --model runs/small            # starts the service itself
-    python benchmarks/serve_load.py --model runs/small --soak 600
-
-1 and 64 clients, each sending its next request when it has its answer; then requests at twice the
-rate that 64 clients reached, whether answers come or not. Nine texts in ten are short (a sentence),
-one is long (twenty). Memory is resident memory, its slope that of a line fitted through it.
-"""
+"""`python -m benchmarks serve`"""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import random
@@ -24,10 +15,15 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-import httpx
 import numpy as np
-import psutil
+import typer
+
+from diffusionner.cli.options import Model
+
+if TYPE_CHECKING:
+    from psutil import Process  # type: ignore[import-untyped]
 
 WORDS = (
     "the in of and a with for was met Angela Merkel London Bank England New York Times University "
@@ -145,7 +141,7 @@ async def open_loop(url: str, rate: float, seconds: float) -> None:
     counted.report(f"{rate:.0f} requests/s")
 
 
-async def soak(url: str, process: psutil.Process, clients: int, seconds: float) -> None:
+async def soak(url: str, process: Process, clients: int, seconds: float) -> None:
     """Memory while many clients go on."""
     samples: list[tuple[float, float, float]] = []
 
@@ -170,7 +166,10 @@ async def soak(url: str, process: psutil.Process, clients: int, seconds: float) 
 
 
 @contextmanager
-def served(arguments: list[str]) -> Iterator[tuple[str, psutil.Process]]:
+def served(arguments: list[str]) -> Iterator[tuple[str, Process]]:
+    import httpx
+    from psutil import Process
+
     with tempfile.NamedTemporaryFile("w+") as log:
         command = [sys.executable, "-m", "diffusionner", "serve", "--port", "0", *arguments]
         process = subprocess.Popen(command, stdout=log, stderr=log)
@@ -181,34 +180,41 @@ def served(arguments: list[str]) -> Iterator[tuple[str, psutil.Process]]:
                 time.sleep(0.1)
             while not httpx.get(found[1] + "/readyz").is_success:
                 time.sleep(0.1)
-            yield found[1], psutil.Process(process.pid)
+            yield found[1], Process(process.pid)
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(60)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--model", default="en")
-    parser.add_argument("--workers", default="1")
-    parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--soak", type=float, help="seconds with 64 clients, to see memory")
-    given = parser.parse_args()
-    with served(["--model", given.model, "--workers", given.workers]) as (url, process):
-        if given.soak:
-            asyncio.run(soak(url, process, 64, given.soak))
+def serve_load(
+    model: Model = "en",
+    workers: int = 1,
+    seconds: Annotated[float, typer.Option(help="Duration of each measurement.")] = 20,
+    soak_seconds: Annotated[
+        float | None,
+        typer.Option("--soak", help="Only watch the memory under 64 clients for so many seconds."),
+    ] = None,
+) -> None:
+    """Put load on `diffusionner serve`.
+
+    First 1 and then 64 clients, each sending its next request when it has its answer. Then requests
+    at twice the rate that 64 clients reached, whether answers come or not. Nine texts in ten are
+    short (a sentence), one is long (twenty sentences). Memory is resident memory, its slope that of
+    a fitted line.
+    """
+    import httpx
+
+    with served(["--model", model, "--workers", str(workers)]) as (url, process):
+        if soak_seconds:
+            asyncio.run(soak(url, process, 64, soak_seconds))
             return
         asyncio.run(closed(url, 4, 3))  # warm
-        one = asyncio.run(closed(url, 1, given.seconds))
-        many = asyncio.run(closed(url, 64, given.seconds))
+        one = asyncio.run(closed(url, 1, seconds))
+        many = asyncio.run(closed(url, 64, seconds))
         print(f"{'64 clients to one':>24}: {many / one:.2f} times")
-        asyncio.run(open_loop(url, 2 * many, given.seconds))
+        asyncio.run(open_loop(url, 2 * many, seconds))
         metrics = httpx.get(url + "/metrics").text
         sums = dict(
             re.findall(r"diffusionner_(batch_(?:texts|requests)_(?:sum|count)) (\S+)", metrics)
         )
         print(json.dumps({name: float(value) for name, value in sums.items()}))
-
-
-if __name__ == "__main__":
-    main()

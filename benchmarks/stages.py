@@ -13,9 +13,10 @@ from typing import Any
 import torch
 
 from benchmarks.throughput import Loaded, transformer_inputs
-from benchmarks.timing import Summary, Tell, synchronise, uncounted_turns
+from benchmarks.timing import Summary, synchronise, uncounted_turns
 from diffusionner import formats
 from diffusionner.batching import EncodedCorpus
+from diffusionner.cli.options import ProgressCallback
 from diffusionner.corpus import Sentence
 from diffusionner.diffusion import span_noise
 from diffusionner.diffusion.span_counts import span_counts, span_slots
@@ -69,7 +70,7 @@ def measure(
     spans: int | str,
     batch_size: int,
     repeats: int,
-    tell: Tell,
+    tell: ProgressCallback,
 ) -> dict[str, Any]:
     """Milliseconds per sentence of every stage at γ = 1, medians over the repeats."""
     runs = []

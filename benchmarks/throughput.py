@@ -15,13 +15,13 @@ from benchmarks import sample
 from benchmarks.subjects import Subject
 from benchmarks.timing import (
     Summary,
-    Tell,
     interleave,
     percentile,
     synchronise,
     timed,
 )
 from diffusionner.batching import Batch, EncodedCorpus
+from diffusionner.cli.options import ProgressCallback
 from diffusionner.corpus import Sentence
 from diffusionner.inference.engine import Engine
 from diffusionner.inference.onnx_engine import OnnxEngine, encoder_inputs
@@ -167,7 +167,7 @@ def measure(
     sentences: Sequence[Sentence],
     repeats: int,
     device: str,
-    tell: Tell,
+    tell: ProgressCallback,
 ) -> list[Measured]:
     """All points on the same sentences, in turns."""
     by_name = {(one.subject.name, one.precision): one for one in models}

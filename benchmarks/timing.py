@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 
 import torch
 
+from diffusionner.cli.options import ProgressCallback
+
 Key = TypeVar("Key", bound=Hashable)
-Tell = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def interleave(
     tasks: Mapping[Key, Callable[[], object]],
     repeats: int,
     device: str,
-    tell: Tell,
+    tell: ProgressCallback,
     what: str,
     uncounted: int | None = None,
 ) -> dict[Key, list[float]]:

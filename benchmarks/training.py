@@ -13,8 +13,9 @@ import torch
 
 from benchmarks import sample
 from benchmarks.machine import PeakMemory
-from benchmarks.timing import Summary, Tell, synchronise
+from benchmarks.timing import Summary, synchronise
 from diffusionner import formats
+from diffusionner.cli.options import ProgressCallback
 from diffusionner.corpus import Sentence
 from diffusionner.settings import Settings
 from diffusionner.training.trainer import MicroBatch, Trainer
@@ -164,7 +165,7 @@ class Watched(Trainer):
             clock.until("match")
             return assigned
 
-        self.objective.assign = assign_between  # type: ignore[method-assign,assignment]
+        self.objective.assign = assign_between
         self.objective.register_forward_hook(lambda *_: clock.until("loss"))
         return clock
 
@@ -208,7 +209,7 @@ class Job:
         return Settings.from_dict(values)
 
 
-def measure(job: Job, repeats: int, seconds: float, tell: Tell) -> dict[str, Any]:
+def measure(job: Job, repeats: int, seconds: float, tell: ProgressCallback) -> dict[str, Any]:
     """Sentences per second and the stages of an update, from the trainer as it is."""
     what = f"training, {job.draws} draw" + "s" * (job.draws > 1)
     tell(what, 0, repeats)

@@ -1,4 +1,4 @@
-"""`diffusionner paper`"""
+"""The command line of `python -m reproduce`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import reproduce.rivals  # noqa: F401 - registers their methods
+from diffusionner import cli
 from diffusionner.cli.messages import say
 from diffusionner.errors import SettingsError
 
@@ -21,95 +23,115 @@ if TYPE_CHECKING:
     from reproduce.tables import Table
 
 
-def paper(
-    what: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="TABLE...",
-            help="Tables to fill in, or all; `list` shows them, `render [TABLE...]` only writes.",
-        ),
+class Commands(cli.Commands):
+    """Commands of which `run` is the default: `nested` is short for `run nested`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] != "--help":
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    name="reproduce",
+    cls=Commands,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_show_locals=False,
+    add_completion=False,
+)
+
+
+def main() -> None:
+    cli.run(app)
+
+
+@app.callback()
+def _describe() -> None:
+    """Reproduce the paper's tables and figures, beside rival methods.
+
+    `python -m reproduce TABLE...` is short for `python -m reproduce run TABLE...`. `train`,
+    `evaluate` and `predict` are those of `diffusionner`; here they also know the rivals
+    (`method=crf`, `biaffine`, `queries`, `autoregressive`).
+    """
+
+
+Tables = Annotated[
+    list[str] | None, typer.Argument(metavar="[TABLE]...", help="Names of tables.  [default: all]")
+]
+Output = Annotated[Path, typer.Option(help="Folder for tables, figures and the records of runs.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Runs of each kind, with seeds from 0 on.")]
+Data = Annotated[Path, typer.Option(help="Folder with one folder for each corpus.")]
+Configs = Annotated[Path, typer.Option(help="Folder of the presets.")]
+RESULTS = Path("docs/paper")
+DATA = Path("data")
+CONFIGS = Path("configs")
+
+
+@app.command()
+def run(
+    names: Annotated[
+        list[str], typer.Argument(metavar="TABLE...", help="Tables to fill in, or `all`.")
     ],
-    data: Annotated[Path, typer.Option(help="Folder with one folder for each corpus.")] = Path(
-        "data"
-    ),
+    data: Data = DATA,
     encoder: Annotated[
         list[str] | None,
         typer.Option(
             help="Encoder by folder or name, or a folder of encoders; may be repeated. "
-            "[default: the presets', by name]",
+            "[default: the presets' encoders, by name]",
             show_default=False,
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each kind.")] = 2,
+    seeds: Seeds = 2,
     budget: Annotated[
-        float | None,
-        typer.Option(min=0, help="Minutes: what does not fit any more is not started."),
+        float | None, typer.Option(min=0, help="Minutes; runs that would take longer do not start.")
     ] = None,
-    parallel: Annotated[int, typer.Option(min=1, help="Runs side by side.")] = 1,
+    parallel: Annotated[int, typer.Option(min=1, help="Number of runs at the same time.")] = 1,
     only: Annotated[
         list[str] | None,
         typer.Option(
             metavar="PATTERN",
             help="Only runs CORPUS/METHOD/VARIANT/SEED that match, such as `genia/*/*/0` or "
-            "`*/crf`; may be repeated, the first is run first.",
+            "`*/crf`; may be repeated, matches of the first pattern run first.",
             show_default=False,
         ),
     ] = None,
     changes: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="A setting that all runs get.", show_default=False
+            "--set",
+            metavar="KEY=VALUE",
+            help="Setting to override in all runs.",
+            show_default=False,
         ),
     ] = None,
-    configs: Annotated[Path, typer.Option(help="Folder of the presets.")] = Path("configs"),
+    configs: Configs = CONFIGS,
     work: Annotated[Path, typer.Option(help="Folder for runs and weights.")] = Path("runs/paper"),
-    output: Annotated[
-        Path, typer.Option(help="Folder for tables, figures and the records of runs.")
-    ] = Path("docs/paper"),
-    check: Annotated[
-        bool, typer.Option("--check", help="With `render`: write nothing, compare what is there.")
-    ] = False,
+    output: Output = RESULTS,
 ) -> None:
-    """Fill in the paper's tables and figures.
+    """Fill in tables and figures: run what is missing, then write them.
 
-    Runs what is missing and writes Markdown, CSV, PNG and SVG beside the paper's own numbers. Every
-    run is kept as a small record in OUTPUT/records and never run again; one that was stopped goes
-    on from where it was. `list` shows the tables and how much of them is there, `render` writes
-    them from the records alone.
+    Writes Markdown, CSV, PNG and SVG beside the paper's own numbers. Every run is kept as a small
+    record in OUTPUT/records and never repeated. A run that was interrupted is resumed.
 
     Examples:
 
-    * `diffusionner paper nested flat --data data --encoder encoders --seeds 2 --parallel 4`
+    * `python -m reproduce nested flat --data data --encoder encoders --seeds 2 --parallel 4`
 
-    * `diffusionner paper ablations --only 'genia/*/*/0' --budget 60`
-
-    * `diffusionner paper render`
-    """
+    * `python -m reproduce ablations --only 'genia/*/*/0' --budget 60`
+    """  # fmt: skip
     from rich.console import Console
 
-    from reproduce import render, tables
+    from reproduce import tables
     from reproduce.collect import Shelf
+    from reproduce.plan import plan
     from reproduce.sources import Sources
 
     console = Console()
-    command = what[0] if what[0] in ("list", "render") else None
-    chosen = tables.find(what[1:] if command else what)
-    if check and command != "render":
-        raise SettingsError("--check goes with `diffusionner paper render`")
-    if command == "render":
-        if check:
-            _compare(render.disagreements(output, chosen), console)
-        else:
-            _render(chosen, output, console, redraw=True)
-        return
+    chosen = tables.find(names)
     sources = Sources(data, configs, tuple(encoder or ()), work, tuple(changes or ()))
-    if command == "list":
-        _list(chosen, seeds, sources, output, console)
-        return
-    from reproduce.plan import plan
-
-    found = plan(chosen, seeds, sources, tuple(only or ()))
-    outcome = _run(found, Shelf(work, output), sources, parallel, budget, console)
+    planned = plan(chosen, seeds, sources, tuple(only or ()))
+    outcome = _run(planned, Shelf(work, output), sources, parallel, budget, console)
     # Other tables may show the same runs: all are written, so that all agree with the records.
     _render(tables.find(()), output, console, redraw=False)
     _report(outcome, console)
@@ -120,7 +142,7 @@ def paper(
 
 
 def _run(
-    found: Plan,
+    planned: Plan,
     shelf: Shelf,
     sources: Sources,
     parallel: int,
@@ -131,20 +153,20 @@ def _run(
     from reproduce.runner import Runner
     from reproduce.view import LiveView
 
-    untrained = [job for job in found.jobs if not shelf.is_trained(job)]
+    untrained = [job for job in planned.jobs if not shelf.is_trained(job)]
     problems = check_encoders(untrained, sources)
-    missing = [*found.missing, *(missing_encoder(*one) for one in problems.items())]
+    missing = [*planned.missing, *(missing_encoder(*one) for one in problems.items())]
     if missing:
-        say(console, "left out, for it is not there:")
+        say(console, "skipped because files are missing:")
         for line in missing:
             say(console, f"  {line}")
     jobs = [
         job
-        for job in found.jobs
+        for job in planned.jobs
         if shelf.is_trained(job) or job.encoder["stands_for"] not in problems or job.shape
     ]
     if not jobs:
-        raise SettingsError("no run is left of these tables; give --data, --encoder or --only")
+        raise SettingsError("these tables have no run left; give --data, --encoder or --only")
     seconds = None if budget is None else 60 * budget
 
     def stop(number: int, frame: Any) -> None:
@@ -158,55 +180,84 @@ def _run(
         signal.signal(signal.SIGTERM, before)
 
 
-def _render(chosen: list[Table], output: Path, console: Console, redraw: bool) -> None:
-    from reproduce import render
-    from reproduce.records import FOLDER
-
-    files = render.write(chosen, output, redraw)
-    written = {name: paths for name, paths in files.items() if paths}
-    for name, paths in written.items():
-        say(console, f"{name}: {', '.join(path.name for path in paths)} in {output}")
-    if not written:
-        say(console, f"there are no records in {output / FOLDER} for these tables")
-
-
-def _compare(found: list[str], console: Console) -> None:
-    for line in found:
-        say(console, line)
-    if found:
-        say(console, "run `diffusionner paper render` to write them anew")
-        raise typer.Exit(1)
-    say(console, "all files agree with the records")
-
-
 def _report(outcome: Outcome, console: Console) -> None:
     total = outcome.done + len(outcome.failed) + len(outcome.left)
-    say(console, f"{outcome.done} of {total} runs are there")
+    say(console, f"{outcome.done} of {total} runs are complete")
     for name, why in outcome.failed.items():
         say(console, f"failed: {name}: {why}")
     for name, why in outcome.left.items():
         say(console, f"left to do: {name} ({why})")
 
 
-def _list(
-    chosen: list[Table], seeds: int, sources: Sources, output: Path, console: Console
+@app.command()
+def render(
+    names: Tables = None,
+    output: Output = RESULTS,
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; compare the files with the records.")
+    ] = False,
 ) -> None:
-    """From the records alone; corpora that are sold only count where they are."""
+    """Write tables and figures from the records alone."""
+    from rich.console import Console
+
+    from reproduce import tables
+    from reproduce.render import disagreements
+
+    console = Console()
+    chosen = tables.find(names or ())
+    if not check:
+        _render(chosen, output, console, redraw=True)
+        return
+    if problems := disagreements(output, chosen):
+        for line in problems:
+            say(console, line)
+        say(console, "run `python -m reproduce render` to write them again")
+        raise typer.Exit(1)
+    say(console, "all files agree with the records")
+
+
+def _render(chosen: list[Table], output: Path, console: Console, redraw: bool) -> None:
+    from reproduce import render
+    from reproduce.records import FOLDER
+
+    written = {name: paths for name, paths in render.write(chosen, output, redraw).items() if paths}
+    for name, paths in written.items():
+        say(console, f"{name}: {', '.join(path.name for path in paths)} in {output}")
+    if not written:
+        say(console, f"there are no records in {output / FOLDER} for these tables")
+
+
+@app.command("list")
+def list_tables(
+    names: Tables = None,
+    seeds: Seeds = 2,
+    data: Data = DATA,
+    configs: Configs = CONFIGS,
+    output: Output = RESULTS,
+) -> None:
+    """List the tables and how many of their runs are complete.
+
+    Counts come from the records. Corpora that must be bought count only if their files are found
+    in DATA or a record has them.
+    """
     from rich import box
+    from rich.console import Console
     from rich.table import Table as RichTable
 
     from reproduce import plan, tables
     from reproduce.corpora import CORPORA
     from reproduce.records import Records
+    from reproduce.sources import Sources
 
+    sources = Sources(data, configs, (), Path())
     records = Records.load(output)
-    there = {name for name, c in CORPORA.items() if not c.sold or not sources.missing_files(name)}
-    there |= {record.corpus for record in records.all}
+    known = {name for name, c in CORPORA.items() if not c.sold or not sources.missing_files(name)}
+    known |= {record.corpus for record in records.all}
     shown = RichTable(box=box.SIMPLE)
-    for title in ("table", "", "runs", "there", "measured of them", "there"):
+    for title in ("table", "", "runs", "complete", "measurements", "complete"):
         shown.add_column(title, justify="left" if title in ("table", "") else "right")
-    for table in chosen:
-        wanted = [one for one in tables.wanted([table], seeds) if one[0].corpus in there]
+    for table in tables.find(names or ()):
+        wanted = [one for one in tables.wanted([table], seeds) if one[0].corpus in known]
         # Several rows of a table may want the same run, by other names or with other points.
         named = {want: plan.identity(want, sources) for want, _ in wanted}
         points = {(named[want], point) for want, points in wanted for point in points}
@@ -224,4 +275,9 @@ def _list(
         ]
         counts = (len(runs), sum(map(bool, own.values())), len(points), len(measured))
         shown.add_row(table.name, table.title, *map(str, counts))
-    console.print(shown)
+    Console().print(shown)
+
+
+app.command("train")(cli.train.train)
+app.command("evaluate")(cli.evaluate.evaluate)
+app.command("predict")(cli.predict.predict)

@@ -22,7 +22,7 @@ from reproduce.sources import Sources
 from reproduce.tables import Point
 
 Stage = Literal["training", "points", "speed"]
-COMMAND = [sys.executable, "-m", "diffusionner"]
+COMMAND = [sys.executable, "-m", "reproduce"]
 WORKER = [sys.executable, "-m", "reproduce.worker"]
 OUTPUT = "output.txt"
 _PATIENCE = 10.0  # seconds that a process has to end by itself

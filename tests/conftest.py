@@ -140,10 +140,10 @@ def still_encoder(encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def cli(monkeypatch, capsys) -> Callable[..., Result]:
-    """`diffusionner ...` in this process."""
+    """Run `diffusionner ...`, or another command line's `main`, in this process."""
     monkeypatch.setenv("COLUMNS", "200")
 
-    def run(*arguments: object, stdin: bytes = b"") -> Result:
+    def run(*arguments: object, stdin: bytes = b"", main: Callable[[], None] = main) -> Result:
         monkeypatch.setattr(sys, "argv", ["diffusionner", *map(str, arguments)])
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
         capsys.readouterr()
@@ -163,7 +163,7 @@ def refused(monkeypatch, capsys) -> Callable[..., str]:
     """Run `diffusionner ...`, which must end with status 2 and a short message: the message."""
     monkeypatch.setenv("COLUMNS", "500")
 
-    def run(*arguments: object) -> str:
+    def run(*arguments: object, main: Callable[[], None] = main) -> str:
         monkeypatch.setattr(sys, "argv", ["diffusionner", *map(str, arguments)])
         with pytest.raises(SystemExit) as done:
             main()

@@ -1,4 +1,4 @@
-"""Made-up corpora, runs and records for the tests of `diffusionner paper`."""
+"""Made-up corpora, runs and records for the tests of `python -m reproduce`."""
 
 from __future__ import annotations
 

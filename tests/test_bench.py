@@ -1,10 +1,11 @@
-"""`diffusionner bench`: real measurements of tiny models, and what they are made of."""
+"""`python -m benchmarks speed`: real measurements of tiny models, and what they are made of."""
 
 from __future__ import annotations
 
 import json
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from corpora import EXCERPT
 
 from benchmarks import agreement, run, sample, scaling, shapes, training
+from benchmarks.cli import main
 from benchmarks.run import Request
 from benchmarks.stages import STAGES
 from benchmarks.subjects import Subject
@@ -29,7 +31,7 @@ from diffusionner.settings import Settings
 from models import lively_model
 from reproduce.rivals.autoregressive import Generator
 
-QUICK = ("bench", "--quick", "--seconds", "0.05", "--device", "cpu", "--data", EXCERPT)
+QUICK = ("speed", "--quick", "--seconds", "0.05", "--device", "cpu", "--data", EXCERPT)
 
 TINY = (2, 32, 4, 64, 5000)
 
@@ -40,6 +42,16 @@ def lively_folder(encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory
     folder = tmp_path_factory.mktemp("lively") / "model"
     lively_model(encoder_folder, "encoder.max_subwords=128").save_pretrained(folder)
     return folder
+
+
+@pytest.fixture
+def cli(cli):
+    return partial(cli, main=main)
+
+
+@pytest.fixture
+def refused(refused):
+    return partial(refused, main=main)
 
 
 # --- Whole runs -------------------------------------------------------------------------------
@@ -210,7 +222,7 @@ def test_every_section_is_saved_when_it_is_measured(
     monkeypatch.setattr(agreement, "expect", noted)
     monkeypatch.setattr(training, "measure", interrupted)
     result = cli(
-        "bench", "--data", EXCERPT, "--device", "cpu", "--model", lively_folder, "--json", path,
+        "speed", "--data", EXCERPT, "--device", "cpu", "--model", lively_folder, "--json", path,
         "--steps", "1", "--spans", "60", "--batch-sizes", "32", "--repeats", "1",
         "--seconds", "0.05", "--draws", "3,2",
     )  # fmt: skip
@@ -238,7 +250,7 @@ def test_every_section_is_saved_when_it_is_measured(
 )
 def test_what_cannot_be_measured_is_refused(refused, monkeypatch, arguments, words) -> None:
     monkeypatch.setitem(shapes.SHAPES, "tiny", TINY)
-    assert words in refused("bench", "--data", EXCERPT, *arguments)
+    assert words in refused("speed", "--data", EXCERPT, *arguments)
 
 
 # --- Its parts --------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from papers import jobs, sources, write_corpora, write_records
 
 from diffusionner.errors import SettingsError
 from diffusionner.settings import Settings
+from reproduce.cli import main
 from reproduce.corpora import CORPORA, METHODS
 from reproduce.plan import check_encoders, plan
 from reproduce.records import Records
@@ -218,5 +219,5 @@ def test_presets(corpus):
 
 
 def test_an_unknown_table(refused):
-    assert "did you mean 'nested'?" in refused("paper", "nestd")
-    assert "--check goes with" in refused("paper", "nested", "--check")
+    assert "did you mean 'nested'?" in refused("nestd", main=main)
+    assert "did you mean 'nested'?" in refused("render", "nestd", main=main)

@@ -298,8 +298,8 @@ def test_a_broken_record_is_named(output):
 def test_rendering_needs_no_torch(output):
     code = (
         "import sys\nsys.modules['torch'] = sys.modules['transformers'] = None\n"
-        "from diffusionner.cli import main\n"
-        f"sys.argv = ['diffusionner', 'paper', 'render', '--check', '--output', {str(output)!r}]\n"
+        "from reproduce.cli import main\n"
+        f"sys.argv = ['reproduce', 'render', '--check', '--output', {str(output)!r}]\n"
         "main()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -13,6 +13,7 @@ import pytest
 from papers import CONFIGS, jobs, sources, write_records
 
 from reproduce import progress, tasks
+from reproduce.cli import main
 from reproduce.collect import POINTS, Shelf
 from reproduce.corpora import METHODS
 from reproduce.progress import Occupancy
@@ -312,19 +313,20 @@ def test_the_command_trains_measures_and_writes(cli, tmp_path, encoder_folder):
     options += ["--work", tmp_path / "work", "--output", tmp_path / "out", "--seeds", 1]
     options += [part for change in changes for part in ("--set", change)]
     options += ["--only", "*/diffusion"]
-    first = cli("paper", "nested", *options)
+    first = cli("nested", *options, main=main)
     assert first.status == 0, first.out + first.err
-    assert "LitBank: no " in first.out and "1 of 1 runs are there" in first.out
+    assert "LitBank: no " in first.out and "1 of 1 runs are complete" in first.out
     record = read(next((tmp_path / "out" / "records").iterdir()))
     assert record.score(TEST) is not None and record.parameters
     assert record.values["points"][TEST.name]["per_type"]
     assert (tmp_path / "out" / "nested.png").exists()
     (said,) = (tmp_path / "work").glob("genia-*/output.txt")
     before = said.stat().st_mtime_ns
-    assert cli("paper", "nested", *options).status == 0
+    assert cli("nested", *options, main=main).status == 0
     assert said.stat().st_mtime_ns == before  # nothing was started
-    assert cli("paper", "render", "--check", "--output", tmp_path / "out").status == 0
-    listed = cli("paper", "list", "--output", tmp_path / "out", "--seeds", 1).out
+    output = ("--output", tmp_path / "out")
+    assert cli("render", "--check", *output, main=main).status == 0
+    listed = cli("list", *output, "--seeds", 1, main=main).out
     assert [line.split()[-4:-2] for line in listed.splitlines() if "nested" in line] == [
         ["20", "1"]
     ]

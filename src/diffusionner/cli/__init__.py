@@ -16,7 +16,6 @@ from diffusionner import __version__
 from diffusionner.cli import (
     annotate,
     calibrate,
-    card,
     data,
     evaluate,
     export,
@@ -56,7 +55,6 @@ app.command("serve")(serve.serve)
 app.command("calibrate")(calibrate.calibrate)
 app.command("export")(export.export)
 app.command("models")(models.models)
-app.command("card")(card.card)
 app.add_typer(data.app, name="data")
 app.command("settings")(settings.settings)
 
@@ -80,9 +78,14 @@ def _before(
 
 
 def main() -> None:
-    """Entry point: what a user can mend becomes one readable message and exit status 2."""
+    """Run the command line."""
+    run(app)
+
+
+def run(commands: typer.Typer) -> None:
+    """Run a command line; errors that a user can fix become one message and exit status 2."""
     try:
-        app()
+        commands()
     except DiffusionNERError as error:
         _refuse(str(error))
     except ModuleNotFoundError as error:

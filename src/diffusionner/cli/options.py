@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from benchmarks.timing import Tell
     from diffusionner.inference.pipeline import DiffusionNER
+
+ProgressCallback = Callable[[str, int, int], None]  # task, amount done, total amount
 
 MODEL_HELP = "Shipped model (see `models`), folder of a trained one, or name on the hub."
 Model = Annotated[str, typer.Option("--model", help=MODEL_HELP)]
@@ -79,7 +80,7 @@ def inference_options(
 
 
 @contextmanager
-def progress() -> Iterator[Tell]:
+def progress() -> Iterator[ProgressCallback]:
     """A bar on the terminal for what takes long; yields what is to be called with its state."""
     from rich.console import Console
     from rich.progress import Progress

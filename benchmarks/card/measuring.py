@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks import machine, sample
-from benchmarks.timing import Tell, interleave
+from benchmarks.timing import interleave
 from diffusionner.card import startup
 from diffusionner.card.about import About
+from diffusionner.cli.options import ProgressCallback
 from diffusionner.corpus import Sentence
 from diffusionner.evaluation import evaluate, score_sentences
 from diffusionner.evaluation.report import PredictionScores
@@ -63,7 +64,12 @@ class Figures:
 
 
 def measure(
-    folder: Path, ner: DiffusionNER, about: About, device: str, most: int | None, tell: Tell
+    folder: Path,
+    ner: DiffusionNER,
+    about: About,
+    device: str,
+    most: int | None,
+    tell: ProgressCallback,
 ) -> Figures:
     """most: sentences of the first corpus for all but the scores."""
     corpora = {one.name: one.read() for one in about.corpora}
@@ -111,13 +117,19 @@ def spread(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _f1(
-    ner: DiffusionNER, sentences: Sequence[Sentence], what: str, tell: Tell, **options: Any
+    ner: DiffusionNER,
+    sentences: Sequence[Sentence],
+    what: str,
+    tell: ProgressCallback,
+    **options: Any,
 ) -> float:
     predicted = ner.predict_sentences(sentences, partial(tell, what), **options)
     return 100 * score_sentences(sentences, predicted).micro.f1
 
 
-def _speed(ner: DiffusionNER, sentences: Sequence[Sentence], device: str, tell: Tell) -> Speed:
+def _speed(
+    ner: DiffusionNER, sentences: Sequence[Sentence], device: str, tell: ProgressCallback
+) -> Speed:
     """With the settings that the model has, words given."""
     tasks = {"all": lambda: ner.find(sentences)}
     started, worked = time.perf_counter(), time.process_time()
