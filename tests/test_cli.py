@@ -22,10 +22,7 @@ from diffusionner.settings import describe
 from diffusionner.training.trainer import Trainer
 from models import written as shown
 
-COMMANDS = (
-    *("train", "evaluate", "predict", "settings", "data", "score", "export", "bench"),
-    *("models", "card"),
-)
+COMMANDS = ("train", "evaluate", "predict", "settings", "data", "score", "export", "models")
 
 
 # --- End to end -------------------------------------------------------------------------------
@@ -155,9 +152,7 @@ def test_help(cli, command):
         "data": ["stats", "convert", "split", "check", "formats"],
         "score": ["--other", "--html", "--json", "--gold-format"],
         "export": ["--model", "--dev", "--precision", "--format"],
-        "bench": ["--shape", "--steps", "--spans", "--scaling", "--plots"],
         "models": ["NAME", "--json"],
-        "card": ["--about", "--data", "--sentences"],
     }
     assert all(option in result.out for option in options[command])
 
@@ -201,7 +196,6 @@ def test_settings_on_a_terminal_are_named_in_full(cli, monkeypatch, columns):
     ("package", "arguments", "install"),
     [
         ("torch", "train config.yaml", "pip install .\n"),
-        ("torch", "bench --shape bert-base --data dev.jsonl", "pip install .\n"),
         ("safetensors", "export new --dev dev.jsonl", "pip install .\n"),
         ("uvicorn", "serve", "pip install '.[serve]'\n"),
     ],

@@ -198,7 +198,7 @@ def test_biaffine_loss_is_that_of_a_loop():
     batch = make_batch(lengths, gold)
     batch.annotated_types[2] = [True, False]
     scores = torch.randn(3, 4, 4, 3, generator=torch.Generator().manual_seed(0))
-    objective = BiaffineObjective(torch.nn.Module())
+    objective = BiaffineObjective(torch.nn.Module(), Settings())
     found = objective.loss(scores, to_tensors(batch, CPU), torch.zeros(3, 0))
     expected = 0.0
     for b, words in enumerate(lengths):

@@ -10,6 +10,7 @@ import torch
 from services import running
 
 import reproduce.rivals  # noqa: F401  (registers the rivals)
+from benchmarks.cli import main
 from benchmarks.throughput import ENCODER, TEXT, WORDS
 from diffusionner import DiffusionNER, formats
 from diffusionner.corpus import Sentence
@@ -122,9 +123,9 @@ def test_bench(learned, few, cli, tmp_path):
     formats.write(corpus, few)
     whole = learned[0].method == "crf"  # the rest takes as long again
     result = cli(
-        "bench", "--quick", "--seconds", "0.05", "--device", "cpu", "--data", corpus,
+        "speed", "--quick", "--seconds", "0.05", "--device", "cpu", "--data", corpus,
         "--model", learned[0].training.output, "--json", path, "--plots", plots,
-        *(["--scaling"] if whole else ["--no-train"]),
+        *(["--scaling"] if whole else ["--no-train"]), main=main,
     )  # fmt: skip
     assert result.status == 0, result.err
     record = json.loads(path.read_text())
