@@ -14,6 +14,7 @@ from benchmarks import (
     serve_load,
     speed,
 )
+from benchmarks.card import command
 from diffusionner import cli
 
 app = typer.Typer(
@@ -31,6 +32,7 @@ app.command("host")(host_time.host_time)
 app.command("spacy")(compare_spacy.compare_spacy)
 app.command("serve")(serve_load.serve_load)
 app.command("convert")(convert_large.convert_large)
+app.command("card")(command.card)
 app.command("screenshots")(page_screenshots.page_screenshots)
 
 

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import yaml
 
+from benchmarks.card import measuring, startup
+from benchmarks.card.about import read_about
+from benchmarks.cli import main
 from diffusionner import DiffusionNER, formats
-from diffusionner.card import measuring, startup
-from diffusionner.card.about import read_about
 from diffusionner.corpus import Sentence, Span
 from diffusionner.errors import DataError
 from diffusionner.evaluation import evaluate
@@ -172,7 +173,7 @@ def test_a_card_is_written(ner, cli, tmp_path):
     test = {"file": "dev.jsonl", "labels": {"PER": "PER"}, "last": 20}
     about = about_file(tmp_path, tests={"few": test})
     given = ("--about", about, "--data", tmp_path, "--device", "cpu", "--sentences", 8)
-    result = cli("card", folder, *given)
+    result = cli("card", folder, *given, main=main)
     assert result.status == 0, result.err
     text = (folder / CARD).read_text(encoding="utf-8")
     scores = tmp_path / "scores.json"
@@ -192,7 +193,9 @@ def test_a_card_is_written(ner, cli, tmp_path):
     for said in (ABOUT["use"], ABOUT["limits"], ABOUT["training"]):
         assert said in text
     assert text.count("\n| candidates | ") == text.count("\n| noise | ") == 2
-    assert "diffusionner card little --about about.yaml --data $DATA --sentences 8\n" in text
+    assert (
+        "python -m benchmarks card little --about about.yaml --data $DATA --sentences 8\n" in text
+    )
     assert str(tmp_path) not in text
     resident = next(line for line in text.splitlines() if "resident memory" in line)
     assert float(resident.split("|")[2]) > 50
@@ -205,11 +208,13 @@ def test_a_model_without_initializer_starts_from_noise(
     ner = lively_model(encoder_folder)
     ner.save_pretrained(tmp_path / "runs" / "plain")
     formats.write(tmp_path / "dev.jsonl", labelled(ner, 8))
-    result = cli("card", "runs/plain", "--about", about_file(tmp_path), "--device", "cpu")
+    result = cli(
+        "card", "runs/plain", "--about", about_file(tmp_path), "--device", "cpu", main=main
+    )
     assert result.status == 0, result.err
     text = (tmp_path / "runs" / "plain" / CARD).read_text(encoding="utf-8")
     assert "\n# plain\n" in text and 'from_pretrained("runs/plain")' in text
-    assert "diffusionner card runs/plain --about about.yaml\n" in text
+    assert "python -m benchmarks card runs/plain --about about.yaml\n" in text
     assert "| candidates |" not in text and text.count("\n| noise | ") == 2
     assert "| MB of resident memory then | 321 |" in text
     assert "on 8 sentences" in text and "--data" not in text
@@ -220,7 +225,7 @@ def test_a_model_that_was_trained_on_dev_too(ner, cli, tmp_path, quick_start):
     ner.save_pretrained(tmp_path / "full")
     formats.write(tmp_path / "test.jsonl", labelled(ner, 8))
     about = about_file(tmp_path, dev=None, tests={"web": {"file": "test.jsonl"}})
-    result = cli("card", tmp_path / "full", "--about", about, "--device", "cpu")
+    result = cli("card", tmp_path / "full", "--about", about, "--device", "cpu", main=main)
     assert result.status == 0, result.err
     text = (tmp_path / "full" / CARD).read_text(encoding="utf-8")
     assert "on 8 sentences of web" in text
@@ -245,7 +250,7 @@ def test_curves_and_seeds_are_what_they_say(ner, tmp_path, quick_start, cli):
 
 
 def test_help_says_what_must_be_there(cli):
-    text = " ".join(cli("card", "--help").out.replace("│", " ").split())
+    text = " ".join(cli("card", "--help", main=main).out.replace("│", " ").split())
     assert (
         "All but dev must be there" in text and "models/en/recipe/card.yaml is an example" in text
     )
@@ -255,6 +260,8 @@ def test_help_says_what_must_be_there(cli):
 def test_an_unknown_label_is_refused(ner, refused, tmp_path):
     ner.save_pretrained(tmp_path / "model")
     formats.write(tmp_path / "dev.jsonl", [Sentence(["Rex"], [Span(0, 1, "DOG")])])
-    err = refused("card", tmp_path / "model", "--about", about_file(tmp_path), "--device", "cpu")
+    err = refused(
+        "card", tmp_path / "model", "--about", about_file(tmp_path), "--device", "cpu", main=main
+    )
     assert "unknown label 'DOG'" in err
     assert not (tmp_path / "model" / CARD).exists()

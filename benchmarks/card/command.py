@@ -1,4 +1,4 @@
-"""`diffusionner card`"""
+"""`python -m benchmarks card`"""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def card(
     `last: N` then takes its last sentences, and `labels` says what its labels are for the model:
     others are not counted, neither in gold nor in predictions.
 
-    Example: `diffusionner card runs/model --about card.yaml --data corpora`
+    Example: `python -m benchmarks card runs/model --about card.yaml --data corpora`
     """
     import torch
     from rich.console import Console
 
-    from diffusionner.card.about import read_about
-    from diffusionner.card.markdown import render
-    from diffusionner.card.measuring import measure
+    from benchmarks.card.about import read_about
+    from benchmarks.card.markdown import render
+    from benchmarks.card.measuring import measure
     from diffusionner.files import write_bytes
     from diffusionner.storage import registry
     from diffusionner.storage.config import CARD
@@ -59,7 +59,7 @@ def card(
         figures = measure(folder, ner, described, device, sentences, tell)
     # Where things lie is the business of this machine, not of a card.
     name = folder.name if Path(model).is_absolute() else model
-    words = ["diffusionner card", name, f"--about {about.name}"]
+    words = ["python -m benchmarks card", name, f"--about {about.name}"]
     words += ["--data $DATA"] if data is not None else []
     words += [f"--sentences {sentences}"] if sentences is not None else []
     settings = ner.settings.inference

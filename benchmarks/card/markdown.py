@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import yaml
 
-from diffusionner.card.about import About, Corpus
-from diffusionner.card.measuring import BINS, SEEDS, SPANS, STEPS, Figures, reliability, spread
+from benchmarks.card.about import About, Corpus
+from benchmarks.card.measuring import BINS, SEEDS, SPANS, STEPS, Figures, reliability, spread
 from diffusionner.evaluation.counts import METRICS, Counts
 from diffusionner.evaluation.result import Evaluation
 from diffusionner.evaluation.significance import Interval

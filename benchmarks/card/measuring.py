@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks import machine, sample
+from benchmarks.card import startup
+from benchmarks.card.about import About
 from benchmarks.timing import interleave
-from diffusionner.card import startup
-from diffusionner.card.about import About
 from diffusionner.cli.options import ProgressCallback
 from diffusionner.corpus import Sentence
 from diffusionner.evaluation import evaluate, score_sentences

@@ -1,6 +1,6 @@
 """How long a fresh process takes to load a model, and what it then holds in memory.
 
-Run as a program, so that nothing is loaded already: `python -m diffusionner.card.startup FOLDER`.
+Run as a program, so that nothing is loaded already: `python -m benchmarks.card.startup FOLDER`.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def push(
 
 
 def card_of(ner: DiffusionNER, name: str) -> str:
-    """The card that the model came with, such as `diffusionner card` writes, or a short one."""
+    """Return the card in the model's folder, or else a short one without measurements."""
     if ner.folder is not None and (ner.folder / CARD).exists():
         return (ner.folder / CARD).read_text(encoding="utf-8")
     inference = ner.settings.inference
@@ -75,5 +75,5 @@ for entity in ner("Ada Lovelace met Charles Babbage in London."):
     print(entity.start, entity.end, entity.label, round(entity.score, 2), entity.text)
 ```
 
-{own}Nothing has been measured for this card; `diffusionner card` writes one with scores.
+{own}This card has no measurements yet.
 """
