@@ -63,7 +63,7 @@ Output = Annotated[Path, typer.Option(help="Folder for tables, figures and the r
 Seeds = Annotated[int, typer.Option(min=1, help="Runs of each kind, with seeds from 0 on.")]
 Data = Annotated[Path, typer.Option(help="Folder with one folder for each corpus.")]
 Configs = Annotated[Path, typer.Option(help="Folder of the presets.")]
-RESULTS = Path("docs/paper")
+RESULTS = Path("reproduce/results")
 DATA = Path("data")
 CONFIGS = Path("configs")
 

@@ -103,8 +103,8 @@ def disagreements(output: Path, tables: Iterable[Table] = tuple(TABLES.values())
 def _markdown(table: Table, sheet: Sheet, runs: str, notes: str) -> str:
     pictures = [f"![{plot.name}]({plot.name}.svg)" for plot in sheet.plots]
     source = (
-        f"Written by `diffusionner paper render {table.name}` from the [records](records) of the "
-        f"runs, which `diffusionner paper {table.name}` makes; see [README.md](README.md). "
+        f"Written by `python -m reproduce render {table.name}` from the [records](records) of the "
+        f"runs, which `python -m reproduce {table.name}` makes; see [README.md](README.md). "
         f"The numbers are also in [{table.name}.csv]({table.name}.csv)."
     )
     first, *more = sheet.text

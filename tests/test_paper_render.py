@@ -32,7 +32,7 @@ from reproduce.tables import (
     shape_point,
 )
 
-COMMITTED = Path(__file__).parents[1] / "docs" / "paper"
+COMMITTED = Path(__file__).parents[1] / "reproduce" / "results"
 
 
 @pytest.fixture(scope="module")
