@@ -19,8 +19,10 @@ import pytest
 from pyarrow import parquet
 
 from diffusionner import DiffusionNER, Entity
-from diffusionner.annotation import run, sources
-from diffusionner.annotation.run import Model, annotate
+from diffusionner.annotation import sources
+from diffusionner.annotation.journal import Position
+from diffusionner.annotation.run import ModelSpec, PendingInput, annotate
+from diffusionner.annotation.sources import find_sources
 from diffusionner.cli import annotate as command
 from diffusionner.errors import DataError
 from models import lively_model, written
@@ -78,8 +80,8 @@ def found(ner: DiffusionNER, contents: list[str | list[str]]) -> list[list[dict]
 class Stub:
     """An engine that takes no time: one entity, the whole text."""
 
-    def annotate(self, given: run.Input):
-        for record in given.records:
+    def annotate(self, pending: PendingInput):
+        for record in pending.records:
             yield record, [Entity(0, len(record.content), "X", 0.5, str(record.content))]
 
 
@@ -185,7 +187,7 @@ def test_an_output_within_the_input_is_no_input(make, work):
     (work / "in/out.parquet.partial").mkdir(parents=True)
     make("in/a.txt", "one\n")
     make("in/out.parquet.partial/part-00000.parquet", b"PAR1")
-    found = sources.find(["in"], without=[Path("in/out.parquet.partial")])
+    found = find_sources(["in"], exclude=[Path("in/out.parquet.partial")])
     assert found.files == [Path("in/a.txt")]
 
 
@@ -220,7 +222,11 @@ def test_memory_does_not_grow(model, work, monkeypatch):
         Path("in.txt").write_text("".join(f"{i} {'x' * 500}\n" for i in range(count)))
         tracemalloc.start()
         annotate(
-            sources.find(["in.txt"]), Path(f"{count}.jsonl"), Model.find(model, {}), Stub(), print
+            find_sources(["in.txt"]),
+            Path(f"{count}.jsonl"),
+            ModelSpec.load(model, {}),
+            Stub(),
+            print,
         )
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
@@ -276,19 +282,19 @@ def test_pandas_reads_it(table):
 def test_rows_that_do_not_fit(refused, model, work, make):
     make("in.jsonl", lines([{"text": "a", "id": 1}, {"text": "b", "id": "two"}]))
     err = refused("annotate", "in.jsonl", "out.parquet", "--model", model, "--part-rows", 1)
-    assert "in.jsonl:2: id='two' is no int64" in err and "write JSON lines" in err
+    assert "in.jsonl:2: id='two' is not of type int64" in err and "write JSON lines" in err
     make("more.jsonl", lines([{"text": "a"}, {"text": "b", "new": 1}]))
     err = refused("annotate", "more.jsonl", "other.parquet", "--model", model, "--part-rows", 1)
-    assert "more.jsonl:2: the first records have no field ['new']" in err
+    assert "more.jsonl:2: the first records lack field ['new']" in err
     make("mixed.jsonl", lines([{"text": "a", "id": 1}, {"text": "b", "id": "two"}]))
     err = refused("annotate", "mixed.jsonl", "mixed.parquet", "--model", model)
-    assert "field 'id' holds values of different kinds" in err
+    assert "field 'id' has values of different types" in err
 
 
 def test_bytes_are_not_json(refused, model, work):
     parquet.write_table(pa.table({"text": ["a"], "raw": [b"\xff"]}), "in.parquet")
     err = refused("annotate", "in.parquet", "out.jsonl", "--model", model)
-    assert "in.parquet:row 1: a value of type bytes, which JSON cannot hold" in err
+    assert "in.parquet:row 1: a value of type bytes, which JSON cannot represent" in err
 
 
 # --- What is wrong ----------------------------------------------------------------------------
@@ -302,15 +308,15 @@ def test_bad_records_are_reported_and_left_out(cli, model, make, work):
     assert result.status == 1 and "Traceback" not in result.err
     for number in range(2, 2 + len(bad)):
         assert f"in.jsonl:{number}: " in result.err
-    assert 'in.jsonl:7: expected either "text" or "tokens", but neither is there' in result.err
-    assert f"{len(bad)} records could not be used" in result.err
+    assert 'in.jsonl:7: expected either "text" or "tokens", but found neither' in result.err
+    assert f"bad records skipped: {len(bad)}" in result.err
     assert [r["text"] for r in read(work / "out.jsonl")] == ["one", "two"]
 
 
 def test_a_file_full_of_bad_records_does_not_fill_the_screen(cli, model, make, work):
     make("in.txt", b"\xff\n" * 500)
     result = cli("annotate", "in.txt", "out.jsonl", "--model", model)
-    assert result.status == 1 and "500 records could not be used" in result.err
+    assert result.status == 1 and "bad records skipped: 500" in result.err
     assert len(result.err.splitlines()) < 30
 
 
@@ -326,18 +332,18 @@ def test_bad_rows(cli, model, work):
     [
         (("none.txt", "out.jsonl"), "none.txt: no such file or folder"),
         (("*.none", "out.jsonl"), "matches none"),
-        (("empty", "out.jsonl"), "empty: the folder has no file whose name ends in .txt, .jsonl"),
-        (("in.txt", "out"), "the name tells the format: .jsonl"),
+        (("empty", "out.jsonl"), "empty: the folder contains no file ending in .txt, .jsonl"),
+        (("in.txt", "out"), "the suffix selects the format: .jsonl"),
         (("in.txt", "in.txt.jsonl/out.jsonl"), "choose another folder"),
-        (("in.txt", "there.jsonl"), "there.jsonl exists already"),
-        (("-", "in.txt", "out.jsonl"), "standard input (-) cannot be mixed"),
+        (("in.txt", "there.jsonl"), "there.jsonl already exists"),
+        (("-", "in.txt", "out.jsonl"), "standard input (-) cannot be combined"),
         (("in.txt", "out.jsonl", "--format", "csv"), "unknown format 'csv'"),
         (("in.txt", "out.jsonl", "--engine", "rai"), "did you mean 'ray'?"),
-        (("in.txt", "out.jsonl", "--workers", "2"), "--workers is for --engine ray"),
+        (("in.txt", "out.jsonl", "--workers", "2"), "--workers requires --engine ray"),
         (("in.txt", "out.jsonl", "--steps", "0"), "steps"),
         (("cut.txt.gz", "out.jsonl"), "cut.txt.gz: damaged gzip file"),
         (("cut.parquet", "out.jsonl"), "cut.parquet: cannot be decoded"),
-        (("other.parquet", "out.jsonl"), "no column 'text' nor 'tokens'"),
+        (("other.parquet", "out.jsonl"), "no column 'text' or 'tokens'"),
         (("wrong.txt.gz", "out.jsonl"), "wrong.txt.gz: damaged gzip file"),
         (("pipe", "out.jsonl"), "pipe: neither a file nor a folder"),
     ],
@@ -368,7 +374,7 @@ def test_a_line_without_end(model, make, work, monkeypatch):
     monkeypatch.setattr(sources, "MAX_RECORD", 100)
     make("in.txt", "a" * 1000)
     with pytest.raises(DataError, match=r"in\.txt:1: longer than"):
-        list(sources.find(["in.txt"]).records(print))
+        list(find_sources(["in.txt"]).records(print))
 
 
 # --- Progress ---------------------------------------------------------------------------------
@@ -377,14 +383,14 @@ def test_a_line_without_end(model, make, work, monkeypatch):
 def test_rate_and_time_left(monkeypatch):
     clock = iter([100.0, 110.0])
     monkeypatch.setattr(command.time, "monotonic", lambda: next(clock))
-    watch = command.Watch(total=10_000)
-    watch.line(run.Point(1000, 50), 1000)  # of which an earlier run may have written any number
-    line = watch.line(run.Point(3000, 90), 2000)
+    meter = command.RateMeter(total=10_000)
+    meter.line(Position(1000, 50), 1000)  # of which an earlier run may have written any number
+    line = meter.line(Position(3000, 90), 2000)
     assert line == "3,000 records, 90 entities, 200 records/s, 0:01:20 left"
 
 
 def test_lines_in_a_log(cli, model, make, work, monkeypatch):
-    monkeypatch.setattr(command, "EVERY", 0)
+    monkeypatch.setattr(command, "LOG_SECONDS", 0)
     make("in.txt", "a\nb\n")
     err = cli("annotate", "in.txt", "out.jsonl", "--model", model).err
     assert "2 records, " in err.splitlines()[0] and "-> out.jsonl in 0:00:0" in err
@@ -403,4 +409,4 @@ def test_a_reader_of_the_pipe_that_leaves(model, make, work, monkeypatch):
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(Gone()))
     make("in.txt", "a\n")
     with pytest.raises(BrokenPipeError):
-        annotate(sources.find(["in.txt"]), None, Model.find(model, {}), Stub(), print)
+        annotate(find_sources(["in.txt"]), None, ModelSpec.load(model, {}), Stub(), print)

@@ -12,10 +12,11 @@ import psutil
 import pytest
 
 from diffusionner import DiffusionNER
-from diffusionner.annotation import ray_engine, run, sources, writers
-from diffusionner.annotation.journal import Journal
-from diffusionner.annotation.local import LocalEngine
-from diffusionner.annotation.run import Model
+from diffusionner.annotation import ray_engine, run, writers
+from diffusionner.annotation.journal import Journal, Position
+from diffusionner.annotation.local_engine import LocalEngine
+from diffusionner.annotation.run import ModelSpec
+from diffusionner.annotation.sources import find_sources
 from diffusionner.errors import DataError
 from models import lively_model
 
@@ -87,11 +88,11 @@ def workers() -> list[int]:
 
 def test_a_worker_is_killed(cluster, corpus, ner, model):
     """The rest goes on, and the output is that of one process."""
-    described = Model.find(model, {})
+    described = ModelSpec.load(model, {})
     killed: list[int] = []
     seen: set[int] = set()
 
-    def watch(safe: run.Point, read: int) -> None:
+    def watch(safe: Position, read: int) -> None:
         found = workers()
         seen.update(found)
         if not killed and found and COUNT // 10 < safe.records < COUNT // 2:
@@ -100,12 +101,12 @@ def test_a_worker_is_killed(cluster, corpus, ner, model):
 
     bad: list[str] = []
     engine = ray_engine.RayEngine(described, "cpu", 2)
-    given = sources.find(["in.jsonl"])
+    given = find_sources(["in.jsonl"])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writers, "RECORDS", 16)
+        patch.setattr(writers, "FLUSH_RECORDS", 16)
         done = run.annotate(given, Path("ray.jsonl"), described, engine, bad.append, watch)
     assert killed and len(seen) >= 2 and done.records == COUNT
-    assert len(bad) == given.bad == 1 and "in.jsonl:101: not JSON" in bad[0]
+    assert len(bad) == given.skipped == 1 and "in.jsonl:101: not JSON" in bad[0]
     local = LocalEngine(ner, {})
     run.annotate(given, Path("local.jsonl"), described, local, bad.append)
     assert_like(read("ray.jsonl"), read("local.jsonl"))
@@ -113,19 +114,19 @@ def test_a_worker_is_killed(cluster, corpus, ner, model):
 
 
 def test_what_one_engine_began_another_ends(cluster, corpus, ner, model, monkeypatch):
-    described = Model.find(model, {})
-    monkeypatch.setattr(writers, "RECORDS", 50)
-    note = Journal.note
+    described = ModelSpec.load(model, {})
+    monkeypatch.setattr(writers, "FLUSH_RECORDS", 50)
+    append = Journal.append
 
-    def stop(self: Journal, point: run.Point) -> None:
-        note(self, point)
-        if point.records >= 700:
+    def stop(self: Journal, position: Position) -> None:
+        append(self, position)
+        if position.records >= 700:
             raise KeyboardInterrupt
 
-    given = sources.find(["in.jsonl"])
+    given = find_sources(["in.jsonl"])
     local = LocalEngine(ner, {})
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Journal, "note", stop)
+        patch.setattr(Journal, "append", stop)
         run.annotate(given, Path("out.jsonl"), described, local, print)
     engine = ray_engine.RayEngine(described, "cpu", 1)
     run.annotate(given, Path("out.jsonl"), described, engine, print)
@@ -134,7 +135,7 @@ def test_what_one_engine_began_another_ends(cluster, corpus, ner, model, monkeyp
 
 
 def test_chunks_have_their_neighbours(corpus):
-    rows = list(ray_engine._rows(ray_engine._Corpus([Path("in.jsonl")], None, False), 40, 2, 32))
+    rows = list(ray_engine._chunk_rows(find_sources(["in.jsonl"]), 40, 2, 32))
     assert [row["first"] for row in rows[:3]] == [40, 72, 104]
     assert sum(row["count"] for row in rows) == COUNT - 40
     for row in rows:
@@ -145,7 +146,7 @@ def test_chunks_have_their_neighbours(corpus):
 
 
 def test_standard_input(cluster, corpus, model):
-    described = Model.find(model, {})
+    described = ModelSpec.load(model, {})
     engine = ray_engine.RayEngine(described, "cpu", 1)
     with pytest.raises(DataError, match="engine ray cannot read standard input"):
-        run.annotate(sources.find(["-"]), Path("out.jsonl"), described, engine, print)
+        run.annotate(find_sources(["-"]), Path("out.jsonl"), described, engine, print)

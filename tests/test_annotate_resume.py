@@ -19,10 +19,11 @@ import pytest
 from pyarrow import parquet
 
 from diffusionner import DiffusionNER
-from diffusionner.annotation import run, sources, writers
-from diffusionner.annotation.journal import Journal
-from diffusionner.annotation.local import LocalEngine
-from diffusionner.annotation.run import Model
+from diffusionner.annotation import run, writers
+from diffusionner.annotation.journal import Journal, Position
+from diffusionner.annotation.local_engine import LocalEngine
+from diffusionner.annotation.run import ModelSpec
+from diffusionner.annotation.sources import find_sources
 from diffusionner.errors import DataError, WriteError
 from models import lively_model
 
@@ -32,18 +33,19 @@ SLOW = """
 import sys, time
 from pathlib import Path
 from diffusionner import Entity
-from diffusionner.annotation import sources, writers
-from diffusionner.annotation.run import Model, annotate
+from diffusionner.annotation import writers
+from diffusionner.annotation.run import ModelSpec, annotate
+from diffusionner.annotation.sources import find_sources
 
 class Slow:
-    def annotate(self, given):
-        for record in given.records:
+    def annotate(self, pending):
+        for record in pending.records:
             time.sleep(0.002)
             yield record, [Entity(0, len(record.content), "X", 0.5, record.content)]
 
-writers.RECORDS = 7
-model = Model.find(Path(sys.argv[3]), {})
-given = sources.find([sys.argv[1]])
+writers.FLUSH_RECORDS = 7
+model = ModelSpec.load(Path(sys.argv[3]), {})
+given = find_sources([sys.argv[1]])
 target = None if sys.argv[2] == "-" else Path(sys.argv[2])
 done = annotate(given, target, model, Slow(), print, part_rows=25)
 print(done.records)
@@ -133,21 +135,21 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, kind: type, name: str, which: int)
 
 
 @pytest.mark.parametrize("target", ["out.jsonl", "out.parquet"])
-@pytest.mark.parametrize("where", ["write", "note"])
+@pytest.mark.parametrize("where", ["write", "append"])
 def test_stopped_at_every_place(ner, model, work, monkeypatch, target, where):
     """The context of sentences behind such a place is what it would have been."""
-    monkeypatch.setattr(writers, "RECORDS", 5)
+    monkeypatch.setattr(writers, "FLUSH_RECORDS", 5)
     text = "".join(Path("in.jsonl").read_text().splitlines(keepends=True)[:23])
     Path("in.jsonl").write_text(text)
-    described, engine = Model.find(model, {}), LocalEngine(ner, {})
+    described, engine = ModelSpec.load(model, {}), LocalEngine(ner, {})
 
     def go(path: str) -> None:
-        run.annotate(sources.find(["in.jsonl"]), Path(path), described, engine, print, part_rows=5)
+        run.annotate(find_sources(["in.jsonl"]), Path(path), described, engine, print, part_rows=5)
 
     whole = "whole" + Path(target).suffix
     go(whole)
     assert sum(len(r["entities"]) for r in read(whole)) > 23
-    writer = writers.Parts if target.endswith(".parquet") else writers.Lines
+    writer = writers.ParquetWriter if target.endswith(".parquet") else writers.JsonLinesWriter
     for which in range(1, 6):
         with monkeypatch.context() as patch, pytest.raises(Crash):
             crash_at(patch, writer if where == "write" else Journal, where, which)
@@ -163,13 +165,16 @@ def test_stopped_at_every_place(ner, model, work, monkeypatch, target, where):
 
 def test_killed_at_the_very_end(model, work, monkeypatch):
     """The output has its name, and the journal is still there."""
-    engine, described = LocalEngine(DiffusionNER.from_pretrained(model), {}), Model.find(model, {})
+    engine, described = (
+        LocalEngine(DiffusionNER.from_pretrained(model), {}),
+        ModelSpec.load(model, {}),
+    )
     monkeypatch.setattr(Path, "unlink", lambda self: (_ for _ in ()).throw(Crash))
     with pytest.raises(Crash):
-        run.annotate(sources.find(["in.jsonl"]), Path("out.jsonl"), described, engine, print)
+        run.annotate(find_sources(["in.jsonl"]), Path("out.jsonl"), described, engine, print)
     monkeypatch.undo()
     os.chdir(work)
-    done = run.annotate(sources.find(["in.jsonl"]), Path("out.jsonl"), described, engine, print)
+    done = run.annotate(find_sources(["in.jsonl"]), Path("out.jsonl"), described, engine, print)
     assert done.records == COUNT == len(read("out.jsonl"))
     assert not Path("out.jsonl.journal").exists()
 
@@ -188,7 +193,7 @@ def test_the_command_itself(model, work):
     first.communicate()
     assert first.returncode == -signal.SIGKILL and not Path("out.jsonl").exists()
     resumed = subprocess.run(command, check=True, env=environment, capture_output=True)
-    assert b"records of out.jsonl are there already: going on" in resumed.stderr
+    assert b"records of out.jsonl are already written" in resumed.stderr
     assert [r["id"] for r in read("out.jsonl")] == list(range(3000))
 
 
@@ -196,21 +201,21 @@ def test_the_command_itself(model, work):
 
 
 @pytest.fixture
-def stopped(ner, model, work, monkeypatch) -> Callable[..., run.Point]:
+def stopped(ner, model, work, monkeypatch) -> Callable[..., Position]:
     """A run that was stopped after ten records; a function that goes on with it."""
 
     def go(
         options: dict | None = None, folder: Path = model, report: Callable[[str], None] = print
-    ) -> run.Point:
-        described = Model.find(folder, options or {})
+    ) -> Position:
+        described = ModelSpec.load(folder, options or {})
         engine = LocalEngine(ner, options or {})
         return run.annotate(
-            sources.find(["in.jsonl"]), Path("out.jsonl"), described, engine, report
+            find_sources(["in.jsonl"]), Path("out.jsonl"), described, engine, report
         )
 
-    monkeypatch.setattr(writers, "RECORDS", 5)
+    monkeypatch.setattr(writers, "FLUSH_RECORDS", 5)
     with monkeypatch.context() as patch, pytest.raises(Crash):
-        crash_at(patch, Journal, "note", 3)
+        crash_at(patch, Journal, "append", 3)
         go()
     return go
 
@@ -223,7 +228,7 @@ def change(line: int, text: str) -> None:
 def test_what_is_there_is_told(stopped):
     told: list[str] = []
     stopped(report=told.append)
-    assert told == ["10 records of out.jsonl are there already: going on"]
+    assert told == ["resuming: 10 records of out.jsonl are already written"]
     Path("out.jsonl").unlink()
     told.clear()
     stopped(report=told.append)
@@ -250,14 +255,16 @@ def test_what_was_not_read_yet_may_be_mended(stopped):
 
 
 def test_other_options_and_another_model(stopped, model, tmp_path):
-    with pytest.raises(DataError, match="an earlier run that differs in its options; run"):
+    with pytest.raises(DataError, match="an earlier run; the options changed since"):
         stopped({"threshold": 0.9})
     other = tmp_path / "other"
     shutil.copytree(model, other)
     (other / "README.md").write_text("a card changes nothing")
     config = json.loads((other / "config.json").read_text())
     (other / "config.json").write_text(json.dumps(config))
-    with pytest.raises(DataError, match=r"differs in its model; .* remove out\.jsonl\.journal and"):
+    with pytest.raises(
+        DataError, match=r"the model changed since. .* remove out\.jsonl\.journal and"
+    ):
         stopped(folder=other)
     assert stopped({"batch_size": 3}).records == COUNT
 
@@ -282,10 +289,10 @@ def test_what_is_missing(stopped):
     Path("out.jsonl.partial").write_bytes(content)
     journal = Path("out.jsonl.journal").read_bytes()
     Path("out.jsonl.journal").write_text("something else\n")
-    with pytest.raises(DataError, match="no journal of this command"):
+    with pytest.raises(DataError, match="not a journal of this command"):
         stopped()
     Path("out.jsonl.journal").unlink()
-    with pytest.raises(WriteError, match=r"is there without its journal out\.jsonl\.journal"):
+    with pytest.raises(WriteError, match=r"exists without its journal out\.jsonl\.journal"):
         stopped()
     Path("out.jsonl.journal").write_bytes(journal + b'{"records": 15')  # cut short
     assert stopped().records == COUNT
@@ -344,8 +351,8 @@ cp -r small/{target} .
 
 @pytest.mark.parametrize("target", ["out.jsonl", "out.parquet"])
 def test_what_a_full_disk_says(ner, model, work, monkeypatch, target):
-    monkeypatch.setattr(writers, "RECORDS", 5)
-    described, engine = Model.find(model, {}), LocalEngine(ner, {})
+    monkeypatch.setattr(writers, "FLUSH_RECORDS", 5)
+    described, engine = ModelSpec.load(model, {}), LocalEngine(ner, {})
     written = 0
 
     def fsync(descriptor: int) -> None:
@@ -357,13 +364,13 @@ def test_what_a_full_disk_says(ner, model, work, monkeypatch, target):
     monkeypatch.setattr(os, "fsync", fsync)
     with pytest.raises(WriteError, match=r"No space left on device\. \d+ records are safe") as full:
         run.annotate(
-            sources.find(["in.jsonl"]), Path(target), described, engine, print, part_rows=5
+            find_sources(["in.jsonl"]), Path(target), described, engine, print, part_rows=5
         )
     safe = int(str(full.value).split(" records are safe")[0].split()[-1])
     assert 0 < safe < COUNT and safe % 5 == 0
     monkeypatch.undo()
     os.chdir(work)
-    run.annotate(sources.find(["in.jsonl"]), Path(target), described, engine, print)
+    run.annotate(find_sources(["in.jsonl"]), Path(target), described, engine, print)
     assert [r["id"] for r in read(target)] == list(range(COUNT))
 
 

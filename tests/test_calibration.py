@@ -239,7 +239,7 @@ def test_calibrating_onto_a_model_that_is_read_is_refused(ner, tmp_path: Path, r
     (tmp_path / "link").symlink_to(tmp_path / "one")
     given = ("--model", tmp_path / "one", "--scores-of", tmp_path / "other")
     for output in ("one", "link", "other"):
-        assert "is the folder to read" in refused("calibrate", tmp_path / output, *given)
+        assert "is the same folder as the input" in refused("calibrate", tmp_path / output, *given)
     assert (tmp_path / "one" / "config.json").read_bytes() == before
 
 

@@ -16,13 +16,16 @@ from corpora import EXCERPT
 from services import until
 
 from diffusionner import DiffusionNER, __version__, formats
-from diffusionner.cli import _how_to_install
+from diffusionner.cli import _install_command
 from diffusionner.evaluation.scorer import score
 from diffusionner.settings import describe
 from diffusionner.training.trainer import Trainer
 from models import written as shown
 
-COMMANDS = ("train", "evaluate", "predict", "settings", "data", "score", "export", "models")
+COMMANDS = (
+    *("predict", "annotate", "serve", "models", "train", "calibrate", "export", "settings"),
+    *("evaluate", "score", "data"),
+)
 
 
 # --- End to end -------------------------------------------------------------------------------
@@ -130,10 +133,11 @@ def test_end_to_end(project, model):
     assert f"{100 * report['micro']['f1']:.2f}" in result.out
 
 
-def test_module_starts_quickly_and_helps(tmp_path):
+def test_help_groups_the_commands(tmp_path):
     result = finish(start(tmp_path, "--help"))
     assert result.status == 0
     assert all(command in result.out for command in COMMANDS)
+    assert all(group in result.out for group in ("Use a model", "Train a model", "Evaluate"))
 
 
 # --- Help and settings ------------------------------------------------------------------------
@@ -152,6 +156,9 @@ def test_help(cli, command):
         "data": ["stats", "convert", "split", "check", "formats"],
         "score": ["--other", "--html", "--json", "--gold-format"],
         "export": ["--model", "--dev", "--precision", "--format"],
+        "annotate": ["--format", "--engine", "--workers", "--part-rows"],
+        "serve": ["--host", "--port", "--api-key-file", "--max-texts"],
+        "calibrate": ["--data", "--scores-of"],
         "models": ["NAME", "--json"],
     }
     assert all(option in result.out for option in options[command])
@@ -213,15 +220,15 @@ def test_a_package_that_is_missing(tmp_path, package, arguments, install):
 @pytest.mark.parametrize(
     ("package", "install"),
     [
-        ("tensorboard", "pip install ."),
+        ("regex", "pip install ."),
         ("presidio_analyzer", "pip install '.[presidio]'"),
         ("diffusionner", None),
         ("something_else", None),
         ("", None),
     ],
 )
-def test_what_brings_a_package(package, install):
-    assert _how_to_install(package) == install
+def test_install_command(package, install):
+    assert _install_command(package) == install
 
 
 def test_train_is_interrupted(project):
@@ -382,7 +389,7 @@ def test_predict_points_to_annotate_for_plain_text(cli, model, monkeypatch):
     assert first.endswith("; for plain text: diffusionner annotate - -")
     assert second.startswith("standard input:2: not JSON (")
     assert "annotate" not in second
-    assert last == "2 of 2 lines could not be used"
+    assert last == "bad records skipped: 2"
 
 
 def test_predict_makes_the_folder_of_its_output(cli, model, tmp_path):
@@ -400,14 +407,16 @@ def test_predict_does_not_overwrite_its_input(refused, model, tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.rglob("*"))
     err = refused("predict", "--model", model, "--input", source.name, "--output", output)
-    assert f"would overwrite the input {source.name}" in err
+    assert f"is the same file as the input {source.name}" in err
     assert source.read_text() == '{"text": "Ada"}'
     assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize("output", [".", "/dev/null"])
 def test_predict_writes_only_files(refused, model, output):
-    assert "is no file" in refused("predict", "--model", model, "--output", output, "Ada")
+    assert "is not a regular file" in refused(
+        "predict", "--model", model, "--output", output, "Ada"
+    )
 
 
 def test_predict_texts_as_json(cli, model, tmp_path):
@@ -467,7 +476,7 @@ def test_a_bad_line_is_reported_and_the_rest_is_done(cli, model, tmp_path, bad):
     assert result.status == 1
     assert f"{source}:3: " in result.err
     assert BAD_LINES[bad] in result.err
-    assert "1 of 4 lines could not be used" in result.err
+    assert "bad records skipped: 1" in result.err
     assert "Traceback" not in result.err
     assert len(target.read_text().splitlines()) == 2
 

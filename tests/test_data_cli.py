@@ -162,7 +162,7 @@ def test_convert_onto_itself_is_refused(refused, corpus, tmp_path):
     link = tmp_path / "link.jsonl"
     link.symlink_to(corpus)
     for target in (corpus, tmp_path / "." / "corpus.jsonl", link):
-        assert "is the file to read" in refused("data", "convert", corpus, target)
+        assert "is the same file as the input" in refused("data", "convert", corpus, target)
     assert corpus.read_bytes() == before
 
 
@@ -249,7 +249,7 @@ def test_impossible_splits(refused, documents, corpus, tmp_path):
     assert "2 documents" in refused("data", "split", corpus, tmp_path / "out")
     assert "add up to 0.9" in refused("data", "split", corpus, tmp_path, "--parts", "a=0.5,b=0.4")
     err = refused("data", "split", documents, tmp_path, "--parts", "all=0.5,b=0.5")
-    assert "is the file to read" in err
+    assert "is the same file as the input" in err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["all.jsonl", "corpus.jsonl"]
 
 

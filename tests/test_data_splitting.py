@@ -168,6 +168,6 @@ def test_folders_are_written_all_or_none(tmp_path):
     assert sorted(s.doc for s in read) == ["a", "b", "c"]
     again = {part: tmp_path / f"new-{part.name}" for part in paths}
     (tmp_path / "new-y").mkdir()
-    with pytest.raises(WriteError, match="new-y exists already"):
+    with pytest.raises(WriteError, match="new-y already exists"):
         split(lambda: iter(corpus), again, 0, "brat")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["new-y", "x", "y"]

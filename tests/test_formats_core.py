@@ -335,7 +335,7 @@ def test_a_folder_is_there_whole_or_not_at_all(tmp_path):
     assert [p.name for p in tmp_path.rglob("*")] == ["new"]
     write_folders({path: fill})
     assert [p.name for p in path.iterdir()] == ["one"]
-    with pytest.raises(WriteError, match="exists already; remove it or choose another name"):
+    with pytest.raises(WriteError, match="already exists; remove it or choose another name"):
         write_folders({path: fill})
     (tmp_path / "file").touch()
     with pytest.raises(WriteError, match="cannot be written"):

@@ -162,7 +162,7 @@ def test_merging_onto_what_is_read_is_refused(tmp_path, refused, name):
     path = recipe(tmp_path, WHOLE)
     (tmp_path / "link.jsonl").symlink_to("news.jsonl")
     before = (tmp_path / name).read_bytes()
-    assert "is the file to read" in refused("data", "merge", path, tmp_path / name)
+    assert "is the same file as the input" in refused("data", "merge", path, tmp_path / name)
     assert (tmp_path / name).read_bytes() == before
 
 

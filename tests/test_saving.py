@@ -126,7 +126,7 @@ def test_disk_full_for_real(folder, size):
     assert len(before["config.json"]) < 40_000 < len(before["model.safetensors"])
     ner = DiffusionNER.from_pretrained(folder)
     torch.nn.init.normal_(ner.network.decoder.left.output.weight)
-    with small_files(size), pytest.raises(WriteError, match="what was there before is untouched"):
+    with small_files(size), pytest.raises(WriteError, match="existing files are unchanged"):
         ner.save_pretrained(folder)
     assert contents(folder) == before
 

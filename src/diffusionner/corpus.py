@@ -1,4 +1,4 @@
-"""What flows through everything: entities, sentences and the label set."""
+"""Data types shared by all packages: entities, spans and sentences."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from diffusionner.errors import DataError
 
 
 class Entity(NamedTuple):
-    """An entity found in a text (character offsets) or in a list of words (word offsets).
+    """A predicted entity with character offsets (texts) or word offsets (lists of words).
 
-    `end` is exclusive. `score` is the probability that it is right, as measured on dev; of a model
-    without such a calibration, the mean of the probabilities of the left boundary, the right
-    boundary and the type (the paper's sum divided by three). `votes` is how many of the denoised
-    spans ended at its boundaries.
+    `end` is exclusive. `score` is the probability that the entity is correct, calibrated on dev
+    data. Without calibration it is the mean of the probabilities of the left boundary, the right
+    boundary and the type (the paper's sum divided by three). `votes` is the number of denoised
+    spans that ended at its boundaries.
     """
 
     start: int
@@ -26,6 +26,10 @@ class Entity(NamedTuple):
     score: float = 1.0
     text: str = ""
     votes: int = 1
+
+    def to_dict(self) -> dict[str, int | float | str]:
+        """Return the fields that commands and the service write: all but `votes`."""
+        return {name: getattr(self, name) for name in ("start", "end", "label", "score", "text")}
 
 
 class Entities(list[Entity]):
@@ -77,7 +81,7 @@ class Entities(list[Entity]):
 
 
 class Span(NamedTuple):
-    """A labelled run of words, `end` exclusive: what corpora hold and what is scored."""
+    """A labelled span of words in a corpus or prediction; `end` is exclusive."""
 
     start: int
     end: int
@@ -85,10 +89,10 @@ class Span(NamedTuple):
 
 
 class Irregular(NamedTuple):
-    """An annotation that no run of whole words is: in several parts, or cut through a word.
+    """A discontinuous annotation, or one that does not align with token boundaries.
 
-    Parts are characters of the sentence's text, `end` exclusive, in order. It is kept and
-    reported, but the model, which predicts runs of words, neither learns nor finds it.
+    `parts` are character offsets in the sentence's text, `end` exclusive, in order. Such
+    annotations are kept and reported, but the model predicts contiguous words and ignores them.
     """
 
     parts: tuple[tuple[int, int], ...]
@@ -97,24 +101,24 @@ class Irregular(NamedTuple):
 
 @dataclass(slots=True)
 class Sentence:
-    """Words with their entities; `doc` ties neighbouring sentences together as context.
+    """Words with their entities; neighbouring sentences with the same `doc` are context.
 
-    Where the source has a text, `text` is the whole of the document's (one string that all its
-    sentences share) and `offsets` says which of its characters each word is. `types` are the labels
-    that the annotators looked for: of others, that none is marked says nothing.
+    If the source has running text, `text` is the text of the whole document (one string shared by
+    its sentences) and `offsets` are the characters of each word in it. `types` lists the labels
+    that were annotated; the absence of other labels carries no information.
     """
 
     words: list[str]
     entities: list[Span] = field(default_factory=list)
     doc: str | None = None
-    where: str = ""  # "file:line", for messages
+    where: str = ""  # "file:line", for error messages
     text: str | None = None
     offsets: list[tuple[int, int]] | None = None
     irregular: list[Irregular] = field(default_factory=list)
-    types: tuple[str, ...] | None = None  # None: all there are
+    types: tuple[str, ...] | None = None  # None: all
 
     def check(self) -> None:
-        """Raise DataError when the sentence is empty or an entity does not fit it."""
+        """Raise DataError if the sentence is empty or an entity lies outside it."""
         place = self.where or "sentence"
         if not self.words:
             raise DataError(f"{place}: the sentence has no words; remove the line")
@@ -126,7 +130,7 @@ class Sentence:
                 )
 
     def characters(self) -> tuple[str, list[tuple[int, int]]]:
-        """The text and the words' characters in it; without a text, words joined by spaces."""
+        """Return the text and the offsets of each word; without a text, join words by spaces."""
         if self.text is not None and self.offsets is not None:
             return self.text, self.offsets
         return join_words(self.words)
@@ -140,17 +144,17 @@ def join_words(words: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
 
 
 def is_annotated(sentence: Sentence, label: str) -> bool:
-    """Whether an entity of that label would have been marked."""
+    """Return True if entities with this label were annotated in the sentence."""
     return sentence.types is None or label in sentence.types
 
 
 def collect_labels(sentences: Iterable[Sentence]) -> list[str]:
-    """Every label in use, sorted, so that the order does not depend on the file's."""
+    """Return every label in use, sorted, so that the order does not depend on the file."""
     return sorted({span.label for sentence in sentences for span in sentence.entities})
 
 
 def check_labels(sentences: Sequence[Sentence], labels: Sequence[str]) -> None:
-    """Raise DataError at the first entity whose label the model does not know."""
+    """Raise DataError for the first entity whose label is unknown."""
     known = set(labels)
     for sentence in sentences:
         for span in sentence.entities:

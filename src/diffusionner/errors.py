@@ -1,4 +1,4 @@
-"""The errors a user can cause. Each says what is wrong, where, and what to do about it."""
+"""Errors caused by user input. Each message states the cause, the place and the remedy."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterable
 
 
 class DiffusionNERError(Exception):
-    """Base class: the command line prints the message of these without a traceback."""
+    """Base class; the command line prints the message without a traceback."""
 
 
 class SettingsError(DiffusionNERError):
-    """An unknown setting, or a value it cannot take."""
+    """An unknown setting or an invalid value."""
 
 
 class DataError(DiffusionNERError):
-    """A corpus file that cannot be used as it is; the message names file and line."""
+    """An unusable corpus file; the message names the file and line."""
 
 
 class EncoderError(DiffusionNERError):
@@ -23,19 +23,19 @@ class EncoderError(DiffusionNERError):
 
 
 class CheckpointError(DiffusionNERError):
-    """A model folder or training state that is missing, truncated or not ours."""
+    """A model folder or training state that is missing, truncated or in an unknown format."""
 
 
 class WriteError(DiffusionNERError):
-    """A file that could not be written; what was there before is untouched."""
+    """A file that cannot be written; existing files are unchanged."""
 
 
 class TrainingDiverged(DiffusionNERError):
-    """The loss is no longer a finite number; the last good state is on disk."""
+    """A loss that is not finite; the last good state is on disk."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint naming the most similar known word, or all of them when none is close."""
+    """Return a hint that names the most similar known word, or all of them if none is close."""
     options = [str(option) for option in known]
     close = difflib.get_close_matches(word, options, n=1, cutoff=0.5)
     if close:

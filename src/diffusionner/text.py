@@ -1,9 +1,9 @@
-"""Raw text to sentences to words, with exact character offsets.
+"""Split raw text into sentences and words with exact character offsets.
 
-Words follow the Penn-Treebank habits of the corpora the models are trained on: punctuation
-and English clitics are words of their own; hyphenated words, numbers and abbreviations stay
-whole. Every visible character belongs to exactly one word and no grapheme cluster is cut.
-Time is linear in the text: no pattern here may backtrack over, or rescan, a long run.
+Words follow the Penn Treebank conventions of the training corpora: punctuation and English
+clitics are separate words; hyphenated words, numbers and abbreviations are not split. Every
+visible character belongs to exactly one word, and no grapheme cluster is split. Run time is
+linear in the text: no pattern here may backtrack over, or rescan, a long run.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class TextSentence:
 
 # --- Word lists -----------------------------------------------------------------------------
 
-# In these lists, without the full stop: single letters and capitalised entries count only as
-# they stand here ("ill" is a word, "Ill." a state), all others in any case.
+# Entries omit the final period. Single letters and capitalised entries match only as written
+# ("ill" is a word, "Ill." a state); all others match in any case.
 
-# Abbreviations of what follows them, so never the end of a sentence.
+# Abbreviations that modify the following word and never end a sentence.
 _LEADING = frozenset(
     "mr mrs ms messrs mme mlle sra srta dr drs prof hon gov sgt cpl lt cmdr supt vs v cf viz "
     "ca approx e.g i.e vol vols pp nr St Ste Mt Ft Gen Sen Rep Rev Col Capt Maj Adm".split()
@@ -42,10 +42,10 @@ _TRAILING = frozenset(
     "physiol proc virol bzw usw gov't int'l gen'l nat'l dep't "
     "Co Mar Sep Ill Ind Mass Wash Ore Del Mont Neb Nev Penn Sci Res".split()
 )
-# Ordinary words or letters, but abbreviations before a number: "No. 5", "c. 1900".
+# Words or letters that are abbreviations only before a number: "No. 5", "c. 1900".
 _NUMBERED = frozenset("no nos fig figs art sec ch op p pt c b d eq eqs par app".split())
 
-# A capitalised word after "U.S." or "Inc." says little; one of these starts a sentence.
+# A capitalised word after "U.S." or "Inc." need not start a sentence, unless it is one of these.
 _STARTERS = (
     "The A An This That These Those There Here He She It They We I You His Her Its Their Our "
     "My In On At By To From For With As After Before During Since Under Despite But And Or If "
@@ -57,14 +57,14 @@ _CLITICS = frozenset(("s", "m", "d", "re", "ve", "ll"))
 
 # --- Words ----------------------------------------------------------------------------------
 
-# Scripts written without spaces between words: every grapheme is a word.
+# Scripts without spaces between words: every grapheme is a word.
 _SPACELESS = (
     r"[[\p{scx=Han}\p{scx=Hira}\p{scx=Kana}\p{scx=Bopo}\p{scx=Thai}\p{scx=Laoo}\p{scx=Khmr}"
     r"\p{scx=Mymr}]--\p{Nd}]"
 )
 # Zero-width spaces, byte order mark, bidi marks, variation selectors...
 _INVISIBLE = r"[\p{DI}--\p{L}]"
-# No word starts here. Lone surrogates are among these since no tokenizer can encode them.
+# Characters that start no word; lone surrogates among them, since no tokenizer can encode them.
 _SKIPPED = rf"[\s\p{{Cc}}\p{{Cs}}\uFFF9-\uFFFB{_INVISIBLE}]"
 _FIRST = rf"[a-zA-Z[[[\p{{L}}\p{{N}}\p{{M}}\p{{GCB=Prepend}}]--{_SPACELESS}]--{_INVISIBLE}]]"
 _NEXT = rf"[{_FIRST}[\p{{M}}--{_SPACELESS}]\u00AD\u200C\u200D\u2060]"
@@ -72,16 +72,16 @@ _RUN = rf"{_FIRST}{_NEXT}*+"
 _URL_INNER = rf"[{_FIRST}/=\#&_~%+$@\-]"
 _URL_NOT_LAST = r"[.,:;!?'*]"
 _EXTENDING = r"[\p{GCB=Extend}\p{GCB=ZWJ}\p{GCB=SpacingMark}]"
-# Flags are spelt out because \X takes quadratic time over a run of regional indicators.
+# Flags are matched explicitly: \X takes quadratic time over a run of regional indicators.
 _GRAPHEME = rf"(?:\p{{RI}}{{1,2}}+{_EXTENDING}*+|\X)"
 
-# Group 1 is a word that may yet lose a full stop or clitics; all other matches are final.
-# Slashes join: GENIA and CoNLL03 together keep "p50/p65" whole more than twice as often as not.
+# Group 1 is a word whose final period or clitics may still be split off; other matches are final.
+# Slashes do not split: in GENIA and CoNLL03, "p50/p65" is one word more than twice as often as not.
 _TOKEN = regex.compile(
     rf"""
   (?! [ ] ) (?:
-    [a-zA-ZÀ-ÖØ-öø-ɏ]++ (?= [ \n,;!?)] )                   # the two quick paths that carry
-  | [ぁ-ゖァ-ヺ一-鿿] (?= [ぁ-ゖァ-ヺ一-鿿、。，] )            # most of any text
+    [a-zA-ZÀ-ÖØ-öø-ɏ]++ (?= [ \n,;!?)] )                   # fast paths for
+  | [ぁ-ゖァ-ヺ一-鿿] (?= [ぁ-ゖァ-ヺ一-鿿、。，] )            # most text
   | (?: (?i:https?|ftp):// | (?i:www)\. )
     (?: {_URL_INNER}++ | {_URL_NOT_LAST}++ (?= {_URL_INNER} )
       | \( (?: {_URL_INNER} | {_URL_NOT_LAST} )*+ \) )++
@@ -122,7 +122,7 @@ _STARTER = regex.compile(r"\s*+[\"“‘'«(\[]*+\L<starters>(?![\w.\-])", start
 
 
 def split_words(text: str) -> list[tuple[int, int]]:
-    """The (start, end) character offsets of every word, in order."""
+    """Return the (start, end) character offsets of every word, in order."""
     spans: list[tuple[int, int]] = []
     for match in _TOKEN.finditer(text):
         span = match.span()
@@ -148,7 +148,7 @@ def split_words(text: str) -> list[tuple[int, int]]:
 
 
 def _keeps_period(text: str, previous_end: int, start: int, end: int) -> bool:
-    """Whether the full stop at `end - 1` belongs to the word before it."""
+    """Return True if the period at `end - 1` belongs to the word before it."""
     word = text[start : end - 1]
     if _listed(word, _LEADING) or _listed(word, _TRAILING):
         return True
@@ -169,7 +169,7 @@ def _listed(word: str, abbreviations: frozenset[str]) -> bool:
 
 
 def _split_clitics(word: str, offset: int) -> list[tuple[int, int]]:
-    """Cut "n't", "'s", "'ll"... off the end of a word, as often as there is one."""
+    """Split off all trailing clitics ("n't", "'s", "'ll" ...)."""
     plain = word.replace("’", "'").lower()
     cuts = [len(word)]
     while (cut := plain.rfind("'", 0, cuts[-1])) > 0:
@@ -185,11 +185,11 @@ def _split_clitics(word: str, offset: int) -> list[tuple[int, int]]:
 
 
 def _join_clusters(text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Widen every word that starts or ends inside a grapheme cluster to the whole cluster."""
+    """Extend words that start or end inside a grapheme cluster to the whole cluster."""
     bounds: dict[int, tuple[int, int]] = {}
     for match in _CLUSTER.finditer(text):
         start, end = match.span()
-        # A mark after white space forms a cluster with it, but white space is in no word.
+        # A mark after white space forms a cluster with it, but white space belongs to no word.
         if end - start > 1 and not any(map(str.isspace, match.group())):
             for inside in range(start + 1, end):
                 bounds[inside] = start, end
@@ -221,16 +221,16 @@ _BULLET = regex.compile(r"(?:[-*+•‣◦▪●○■□–·]|\(?[a-zA-Z\d]\)|
 
 
 class _Ending(IntEnum):
-    """What the words so far say about the sentence ending here."""
+    """Evidence that a sentence ends at the current word."""
 
     NONE = 0
-    ABBREVIATION = 1  # ends it only before a frequent first word
-    FULL = 2  # ends it if what follows looks like a sentence
-    FULL_WITHOUT_SPACE = 3  # ends it
+    ABBREVIATION = 1  # ends a sentence only before a word in _STARTERS
+    FULL = 2  # ends it if the following text looks like a sentence
+    FULL_WITHOUT_SPACE = 3  # always ends it
 
 
 def split_sentences(text: str) -> list[TextSentence]:
-    """Sentences in order, none of them empty; every word of the text is in exactly one."""
+    """Return the non-empty sentences in order; every word belongs to exactly one of them."""
     spans = split_words(text)
     sentences: list[TextSentence] = []
     first = 0
@@ -248,7 +248,7 @@ def split_sentences(text: str) -> list[TextSentence]:
 
 
 def _sentence_ends(text: str, spans: list[tuple[int, int]]) -> list[int]:
-    """For each sentence, the index after its last word."""
+    """Return the index after the last word of each sentence."""
     new_sentence = _NEW_SENTENCE_ANY_CASE if text.islower() else _NEW_SENTENCE
     ends: list[int] = []
     ending = _Ending.NONE
@@ -270,7 +270,7 @@ def _sentence_ends(text: str, spans: list[tuple[int, int]]) -> list[int]:
             if mark == "[" and (citation := _CITATION.match(text, end)):
                 citation_end = citation.end()
                 continue
-            # Without a space only in "end.Next", never in ".NET" or "U.S.A".
+            # Sentences without a space between them: "end.Next", but not ".NET" or "U.S.A".
             is_end = ending == _Ending.FULL_WITHOUT_SPACE or (
                 ending == _Ending.FULL and attached and mark.isupper()
             )
@@ -297,7 +297,7 @@ def _sentence_ends(text: str, spans: list[tuple[int, int]]) -> list[int]:
 
 
 def _ending(text: str, start: int, end: int) -> _Ending:
-    """How a word whose last character is sentence-final may end a sentence."""
+    """Classify a word whose last character is sentence-final."""
     if text[end - 1] in _FINAL_WITHOUT_SPACE:
         return _Ending.FULL_WITHOUT_SPACE
     if text[end - 1] != "." or text[start] in _FINAL:
@@ -309,7 +309,7 @@ def _ending(text: str, start: int, end: int) -> _Ending:
 
 
 def _line_breaks(text: str, start: int, end: int) -> int:
-    """Line breaks in the white space of text[start:end]; a paragraph separator is two."""
+    """Count line breaks in the white space text[start:end]; a paragraph separator counts twice."""
     gap = text[start:end].replace("\r\n", "\n")
     breaks = gap.count("\n") + gap.count("\r") + gap.count("\x85") + gap.count("\u2028")
     return breaks + 2 * gap.count("\u2029")

@@ -92,7 +92,7 @@ def never(*_: object) -> None:
 def test_what_is_there_is_not_overwritten(monkeypatch, rich, dev, tmp_path):
     monkeypatch.setattr(exporting, "write_graphs", never)
     put(tmp_path / "here", {"mine.txt": "keep me"})
-    with pytest.raises(WriteError, match=r"here exists already; .*another name"):
+    with pytest.raises(WriteError, match=r"here already exists; .*another name"):
         export(rich, tmp_path / "here", dev)
     assert [path.name for path in tmp_path.rglob("*")] == ["here", "mine.txt"]
 
@@ -106,7 +106,7 @@ def test_what_is_there_is_not_overwritten(monkeypatch, rich, dev, tmp_path):
         ({"--model": "exported"}, "no torch module"),
         ({"--dev": "absent.jsonl"}, "absent.jsonl"),
         ({"--dev": "other.jsonl"}, "QQQ"),
-        ({"OUT": "model"}, "exists already"),
+        ({"OUT": "model"}, "already exists"),
     ],
     ids=lambda value: str(value),
 )

@@ -1,1 +1,1 @@
-"""Entities for corpora of any size: records stream in, are annotated and written in order."""
+"""Annotate corpora of any size: records are streamed through a model and written in order."""

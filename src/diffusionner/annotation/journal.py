@@ -1,4 +1,4 @@
-"""What is safely written of an output, kept beside it, so that a run that was killed can go on."""
+"""Journal of the records safely written, kept next to the output, to resume interrupted runs."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import IO, Any
 
-from diffusionner.annotation.records import Record
+from diffusionner.annotation.record import Record
 from diffusionner.errors import DataError, WriteError
+from diffusionner.files import try_lock
 
 
 @dataclass(frozen=True)
-class Point:
-    """How far a run has come."""
+class Position:
+    """Progress of a run at one flush of the output."""
 
     records: int = 0  # written
-    entities: int = 0  # in them
-    hash: str = ""  # of them as they were read
-    written: int = 0  # how much of the output that is, as its writer counts
+    entities: int = 0  # in these records
+    hash: str = ""  # of the input records
+    written: int = 0  # size of the output, in the writer's unit
 
 
-class Counter:
-    """Counts the records that were written, and hashes them as they were read."""
+class RecordCounter:
+    """Counts written records and hashes their input."""
 
     def __init__(self) -> None:
         self.records = 0
@@ -34,36 +35,39 @@ class Counter:
     def add(self, record: Record, entities: int = 0) -> None:
         self.records += 1
         self.entities += entities
-        self._state.update(record.identity())
+        self._state.update(record.to_bytes())
 
     @property
     def hash(self) -> str:
         return self._state.hexdigest() if self.records else ""
 
-    def point(self, written: int) -> Point:
-        return Point(self.records, self.entities, self.hash, written)
+    def position(self, written: int) -> Position:
+        return Position(self.records, self.entities, self.hash, written)
 
 
 class Journal:
-    """A line of JSON for the run and one for each point; a line cut short does not count.
+    """One JSON line describing the run, then one per flush; an incomplete last line is ignored.
 
-    It is only appended to, so there is always a point to go on from, and it is held while a run
-    lasts, so that two cannot write the same output.
+    Lines are only appended, so there is always a position to resume from. The file stays locked
+    during a run, so that two runs cannot write the same output.
     """
 
-    def __init__(self, path: Path, run: dict[str, Any]) -> None:
-        """run: what must stay the same for a run to go on."""
-        self.path = path
-        self.last = Point()
-        self._file = open(path, "ab+", buffering=0)  # noqa: SIM115
+    def __init__(self, output: Path, run: dict[str, Any]) -> None:
+        """run: values that must be equal for a run to be resumed."""
+        self.path = journal_path(output)
+        self.last = Position()
+        self._file = open(self.path, "ab+", buffering=0)  # noqa: SIM115
         try:
-            _hold(self._file, path)
-            self._begin(run)
+            if not try_lock(self._file):
+                raise WriteError(
+                    f"another process is writing {output}; wait for it or choose another name"
+                )
+            self._resume(output, run)
         except BaseException:
             self._file.close()
             raise
 
-    def _begin(self, run: dict[str, Any]) -> None:
+    def _resume(self, output: Path, run: dict[str, Any]) -> None:
         self._file.seek(0)
         lines = self._file.read().split(b"\n")[:-1]
         if not lines:
@@ -73,25 +77,25 @@ class Journal:
             return
         try:
             before = json.loads(lines[0])["run"]
-            self.last = Point(**json.loads(lines[-1])) if len(lines) > 1 else Point()
+            self.last = Position(**json.loads(lines[-1])) if len(lines) > 1 else Position()
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(
-                f"{self.path} is no journal of this command; choose another name for the output, "
-                "or move the file away"
+                f"{self.path} is not a journal of this command; choose another name for the "
+                "output, or move the file away"
             ) from error
         changed = [name for name in run if before.get(name) != run[name]]
         if changed:
             raise DataError(
-                f"{self.path} is of an earlier run that differs in its {' and '.join(changed)}; "
-                f"run it as before to go on with it, or remove {self.path} and "
-                f"{partial(output(self.path))} to begin again"
+                f"{self.path} belongs to an earlier run; the {' and '.join(changed)} changed "
+                f"since. Repeat the earlier command to resume it, or remove {self.path} and "
+                f"{partial_path(output)} to start over"
             )
         self._file.truncate(sum(len(line) + 1 for line in lines))
 
-    def note(self, point: Point) -> None:
-        """What was written up to this point is on the disk."""
-        self._append(asdict(point))
-        self.last = point
+    def append(self, position: Position) -> None:
+        """Record that everything up to this position is on disk."""
+        self._append(asdict(position))
+        self.last = position
 
     def _append(self, value: dict[str, Any]) -> None:
         write_all(self._file, json.dumps(value).encode() + b"\n")
@@ -101,29 +105,24 @@ class Journal:
         self._file.close()
 
 
-def journal(output: Path) -> Path:
-    """Where the journal of an output is."""
+def journal_path(output: Path) -> Path:
     return output.with_name(output.name + ".journal")
 
 
-def partial(output: Path) -> Path:
-    """Where an output is until it is whole."""
+def partial_path(output: Path) -> Path:
+    """Return the path of an output until it is complete."""
     return output.with_name(output.name + ".partial")
 
 
-def output(journal: Path) -> Path:
-    return journal.with_name(journal.name.removesuffix(".journal"))
-
-
 def write_all(file: IO[bytes], content: bytes) -> None:
-    """An unbuffered file may take a part only, as when the disk is all but full."""
+    """Write to an unbuffered file, which may accept only a part at a time."""
     rest = memoryview(content)
     while rest:
         rest = rest[file.write(rest) :]
 
 
 def sync_folder(folder: Path) -> None:
-    """New names in a folder are only safe from a power cut once the folder is written too."""
+    """Flush a folder to disk, so that new file names survive a power failure."""
     if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -131,17 +130,3 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _hold(file: IO[bytes], path: Path) -> None:
-    """The system lets go when the process ends, however it ends."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise WriteError(
-            f"another process is writing {output(path)}; wait for it or choose another name"
-        ) from error

@@ -1,8 +1,8 @@
-"""Annotation by the workers of a Ray cluster, each with the model in its memory.
+"""Annotation on a Ray cluster; each worker holds the model in memory.
 
-One task reads the corpus and cuts it into chunks, Ray Data gives these to the workers and their
-results back in order. A worker that dies is replaced, and its chunks are done again. The files of
-the corpus and the model's folder must be found under the same paths on every machine.
+One task reads the corpus in chunks; Ray Data distributes them to the workers and returns the
+results in order. A worker that dies is replaced and its chunks are repeated. The corpus files and
+the model folder must have the same paths on every machine.
 """
 
 from __future__ import annotations
@@ -12,59 +12,59 @@ import logging
 import os
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from diffusionner.annotation.records import Record
-from diffusionner.annotation.run import Input, Model
+from diffusionner.annotation.record import Record
+from diffusionner.annotation.run import ModelSpec, PendingInput
 from diffusionner.annotation.sources import Sources
 from diffusionner.annotation.writers import Annotated
 from diffusionner.corpus import Entity
 from diffusionner.errors import DataError, DiffusionNERError, SettingsError
 
-CHUNK = 256  # records that a worker gets at a time
+CHUNK = 256  # records per chunk
 
 Row = dict[str, Any]
 
 
 class RayEngine:
-    def __init__(self, model: Model, device: str | None, workers: int | None) -> None:
-        """workers: None takes one for each GPU or, where there is none, for each core."""
+    def __init__(self, model: ModelSpec, device: str | None, workers: int | None) -> None:
+        """workers: None starts one per GPU or, without GPUs, one per core."""
         try:
             import ray
             import ray.data
         except ImportError as error:
             raise SettingsError(
-                "engine ray needs the package 'ray'; install it, in a clone, with: "
+                "engine ray needs the package 'ray'; in a clone, install it with: "
                 "pip install '.[ray]'"
             ) from error
         self.model = model
         self.device = device
         self.workers = workers
-        # Ray would tell its makers that it was used.
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no network access
         logging.getLogger("ray.data").setLevel(logging.ERROR)
-        if not ray.is_initialized():  # where RAY_ADDRESS says, else on this machine
+        if not ray.is_initialized():  # connects to RAY_ADDRESS, else starts Ray locally
             ray.init(log_to_driver=False, logging_level="ERROR")
 
-    def annotate(self, given: Input) -> Generator[Annotated, None, None]:
-        if None in given.sources.files:
+    def annotate(self, pending: PendingInput) -> Generator[Annotated, None, None]:
+        if None in pending.sources.files:
             raise DataError("engine ray cannot read standard input; give files")
-        expected = given.counter.records
-        with _settings(), closing(iter(self._dataset(given.sources, expected).iter_rows())) as rows:
+        expected = pending.counter.records
+        dataset = self._dataset(pending.sources, expected)
+        with _ray_settings(), closing(iter(dataset.iter_rows())) as rows:
             for row in rows:
                 if row["first"] != expected:
-                    raise RuntimeError(f"Ray gave record {row['first']} instead of {expected}")
+                    raise RuntimeError(f"Ray returned record {row['first']} instead of {expected}")
                 results = json.loads(row["entities"])
-                records = list(islice(given.records, len(results)))
+                records = list(islice(pending.records, len(results)))
                 for record, entities in zip(records, results, strict=True):
                     yield record, [Entity(*values) for values in entities]
                 expected += len(results)
-        if next(given.records, None) is not None:
-            raise DataError("the input changed while it was read; begin again")
+        if next(pending.records, None) is not None:
+            raise DataError("the input changed while it was read; start over")
 
     def _dataset(self, sources: Sources, done: int) -> Any:
         import ray
@@ -72,12 +72,11 @@ class RayEngine:
         gpus = int(ray.cluster_resources().get("GPU", 0)) if self.device != "cpu" else 0
         workers = self.workers or gpus or int(ray.cluster_resources().get("CPU", 1))
         context = self.model.settings.encoder.context
-        # Workers have a working directory of their own.
-        files = [file and file.resolve() for file in sources.files]
-        corpus = _Corpus(files, sources.format, sources.whole)
-        rows = partial(_rows, corpus, done, context, CHUNK)
+        # Workers have their own working directory.
+        sources = replace(sources, files=[file and file.resolve() for file in sources.files])
+        rows = partial(_chunk_rows, sources, done, context, CHUNK)
         return ray.data.read_datasource(
-            _source(rows), num_cpus=0, override_num_blocks=1
+            _datasource(rows), num_cpus=0, override_num_blocks=1
         ).map_batches(
             _Worker,
             fn_constructor_args=(self.model.folder.resolve(), self.device, self.model.options),
@@ -89,21 +88,8 @@ class RayEngine:
         )
 
 
-@dataclass(frozen=True)
-class _Corpus:
-    """What the reading task needs to know of the sources."""
-
-    files: list[Path | None]
-    format: str | None
-    whole: bool
-
-    def records(self) -> Iterator[Record]:
-        """Bad ones are left out here as in the driver, which reports them."""
-        return Sources(self.files, self.format, self.whole).records(lambda message: None)
-
-
 class _Worker:
-    """What an actor runs; the model is loaded once and only read from."""
+    """A Ray actor; it loads the model once."""
 
     def __init__(self, folder: Path, device: str | None, options: dict[str, Any]) -> None:
         from diffusionner.inference.pipeline import DiffusionNER
@@ -124,18 +110,19 @@ class _Worker:
         return [list(entities) for entities in found[row["before"] : row["before"] + row["count"]]]
 
 
-def _rows(corpus: _Corpus, done: int, context: int, size: int) -> Iterator[Row]:
-    """A row for each chunk of so many records: they, between those that are only context."""
-    records = islice(corpus.records(), max(0, done - context), None)
+def _chunk_rows(sources: Sources, done: int, context: int, size: int) -> Iterator[Row]:
+    """Yield a row per chunk of `size` records, with the records around it as context."""
+    records = sources.records(lambda message: None)  # the driver reports bad records
+    records = islice(records, max(0, done - context), None)
     before = list(islice(records, min(done, context)))
-    waiting: list[Record] = []
+    ahead: list[Record] = []
     first = done
     while True:
-        waiting += islice(records, size + context - len(waiting))
-        chunk = waiting[:size]
+        ahead += islice(records, size + context - len(ahead))
+        chunk = ahead[:size]
         if not chunk:
             return
-        items = [(record.content, record.doc) for record in [*before, *waiting]]
+        items = [(record.content, record.doc) for record in [*before, *ahead]]
         yield {
             "first": first,
             "before": len(before),
@@ -144,11 +131,11 @@ def _rows(corpus: _Corpus, done: int, context: int, size: int) -> Iterator[Row]:
         }
         first += len(chunk)
         before = [*before, *chunk][-context:] if context else []
-        waiting = waiting[size:]
+        ahead = ahead[size:]
 
 
-def _source(rows: Any) -> Any:
-    """A Ray Data source of which one task reads everything: the model is what takes time."""
+def _datasource(rows: Any) -> Any:
+    """Return a Ray Data source read by one task; reading is fast compared to the model."""
     import pyarrow as pa
     from ray.data.block import BlockMetadata
     from ray.data.datasource import Datasource, ReadTask
@@ -167,8 +154,8 @@ def _source(rows: Any) -> Any:
 
 
 @contextmanager
-def _settings() -> Iterator[None]:
-    """Blocks of one chunk each, in order, and quietly."""
+def _ray_settings() -> Iterator[None]:
+    """Make Ray Data return blocks of one chunk, in order, without progress output."""
     from ray.data import DataContext
     from ray.exceptions import RayTaskError
 
@@ -183,9 +170,8 @@ def _settings() -> Iterator[None]:
         context.execution_options.preserve_order = True
         yield
     except RayTaskError as error:
-        cause = error.cause
-        if isinstance(cause, DiffusionNERError):
-            raise cause from error
+        if isinstance(error.cause, DiffusionNERError):
+            raise error.cause from error
         raise
     finally:
         for name, value in before.items():

@@ -1,4 +1,4 @@
-"""A corpus from its source, through a model, to its output, with the journal beside it."""
+"""An annotation run: read the input, annotate it, write the output and keep the journal."""
 
 from __future__ import annotations
 
@@ -11,186 +11,190 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Protocol
 
-from diffusionner.annotation import journal
-from diffusionner.annotation.journal import Counter, Journal, Point, sync_folder
-from diffusionner.annotation.records import Record
+from diffusionner.annotation.journal import (
+    Journal,
+    Position,
+    RecordCounter,
+    journal_path,
+    partial_path,
+    sync_folder,
+)
+from diffusionner.annotation.record import Record
 from diffusionner.annotation.sources import Report, Sources
 from diffusionner.annotation.writers import (
     PART_ROWS,
     Annotated,
-    Lines,
-    Parts,
-    StandardOutput,
+    StdoutWriter,
     Writer,
-    is_parquet,
+    check_suffix,
+    open_writer,
 )
 from diffusionner.errors import DataError, WriteError
 from diffusionner.settings import Settings
 from diffusionner.storage import registry
 from diffusionner.storage.config import CARD, read_config
 
-Progress = Callable[[Point, int], None]  # what is safe, and the bytes of the input up to there
+Progress = Callable[[Position, int], None]  # called with what is on disk and the bytes read
 
 
 @dataclass(frozen=True)
-class Model:
-    """A model's folder and how it is used."""
+class ModelSpec:
+    """A model folder and the inference settings to use it with."""
 
     folder: Path
     settings: Settings
-    options: dict[str, Any]  # inference settings that were given
+    options: dict[str, Any]  # inference settings given explicitly
 
     @classmethod
-    def find(cls, name: str | Path | None, options: dict[str, Any]) -> Model:
+    def load(cls, name: str | Path | None, options: dict[str, Any]) -> ModelSpec:
         folder = registry.find_model(name)
         values = read_config(folder)["settings"]
         settings = Settings.from_dict(values, str(folder / "config.json"))
         return cls(folder, settings.with_inference(options), options)
 
-    def identity(self) -> dict[str, Any]:
-        """What a run must have in common with the one it goes on with."""
+    def fingerprint(self) -> dict[str, Any]:
+        """Return the values that must be equal for a run to be resumed."""
         state = blake2b(digest_size=16)
-        for file in sorted(self.folder.iterdir()):
-            if file.is_file() and file.name != CARD:
-                state.update(file.name.encode() + b"\0")
-                with file.open("rb") as opened:
-                    while content := opened.read(2**20):
+        for path in sorted(self.folder.iterdir()):
+            if path.is_file() and path.name != CARD:
+                state.update(path.name.encode() + b"\0")
+                with path.open("rb") as file:
+                    while content := file.read(2**20):
                         state.update(content)
         options = asdict(self.settings.inference)
-        del options["batch_size"]  # entities do not depend on it
+        del options["batch_size"]  # does not affect the entities
         return {"model": state.hexdigest(), "options": options}
 
 
 @dataclass
-class Input:
-    """The records to annotate: those behind what an earlier run has written."""
+class PendingInput:
+    """The records that remain to be annotated."""
 
     sources: Sources
     records: Iterator[Record]
-    counter: Counter  # of those before them
-    before: list[Record]  # the last of these, which may be context
+    counter: RecordCounter  # of the records written by an earlier run
+    context: list[Record]  # the last of those, which may be context for the next
 
 
 class Engine(Protocol):
-    """What finds the entities."""
-
-    def annotate(self, given: Input) -> Generator[Annotated, None, None]:
-        """The records in order, with their entities."""
+    def annotate(self, pending: PendingInput) -> Generator[Annotated, None, None]:
+        """Yield the pending records in order with their entities."""
 
 
 def annotate(
     sources: Sources,
     target: Path | None,
-    model: Model,
+    model: ModelSpec,
     engine: Engine,
     report: Report,
-    progress: Progress = lambda safe, read: None,
+    progress: Progress = lambda position, bytes_read: None,
     part_rows: int = PART_ROWS,
-) -> Point:
-    """Annotate all records; target None is standard output.
+) -> Position:
+    """Annotate all records and write them to the target; None means standard output.
 
-    A run that was stopped in any way goes on where its journal ends: no record is written twice
-    and none is left out. The output has its name once it is whole. report also gets the number of
-    records that such a run has left.
+    An interrupted run resumes where its journal ends: no record is written twice and none is
+    left out. The output gets its final name when it is complete. Bad records, and the number of
+    records kept from an earlier run, are passed to `report`.
     """
     if target is None:
-        given = _begin(sources, Point(), model, report)
-        return _write(engine.annotate(given), StandardOutput(), given.counter, None, progress)
-    parquet = is_parquet(target)
-    partial, book = journal.partial(target), journal.journal(target)
-    _check(target, partial, book)
+        pending = _skip_written(sources, Position(), model, report)
+        return _write(engine.annotate(pending), StdoutWriter(), pending.counter, None, progress)
+    check_suffix(target)
+    partial = partial_path(target)
+    _check_target(target, partial)
     try:
-        notes = Journal(book, model.identity())
+        journal = Journal(target, model.fingerprint())
     except OSError as error:
-        raise _stuck(partial, Point(), error) from error
-    with closing(notes):
-        if notes.last.records:
-            report(f"{notes.last.records:,} records of {target} are there already: going on")
-        if not target.exists():  # else it was killed between the two steps of _finish
-            given = _begin(sources, notes.last, model, report)
+        raise _write_error(partial, Position(), error) from error
+    with closing(journal):
+        if journal.last.records:
+            report(f"resuming: {journal.last.records:,} records of {target} are already written")
+        if not target.exists():  # else only the removal of the journal is missing
+            pending = _skip_written(sources, journal.last, model, report)
             try:
-                written = notes.last.written
-                writer = Parts(partial, written, part_rows) if parquet else Lines(partial, written)
+                writer = open_writer(target, partial, journal.last.written, part_rows)
                 sync_folder(target.parent)
                 with closing(writer):
-                    results = engine.annotate(given)
-                    _write(results, writer, given.counter, notes, progress)
+                    _write(engine.annotate(pending), writer, pending.counter, journal, progress)
                 os.replace(partial, target)
                 sync_folder(target.parent)
             except OSError as error:
-                raise _stuck(partial, notes.last, error) from error
-        book.unlink()
-        return notes.last
+                raise _write_error(partial, journal.last, error) from error
+        journal.path.unlink()
+        return journal.last
 
 
-def _check(target: Path, partial: Path, book: Path) -> None:
-    """Nothing that is there may be overwritten."""
+def _check_target(target: Path, partial: Path) -> None:
+    """Raise WriteError if an existing file would be overwritten."""
+    journal = journal_path(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise WriteError(f"{target.parent}: {error.strerror}; choose another folder") from error
-    if target.exists() and (partial.exists() or not book.exists()):
-        raise WriteError(f"{target} exists already; remove it or choose another name")
-    if partial.exists() and not book.exists():
-        raise WriteError(f"{partial} is there without its journal {book.name}; remove it first")
+    if target.exists() and (partial.exists() or not journal.exists()):
+        raise WriteError(f"{target} already exists; remove it or choose another name")
+    if partial.exists() and not journal.exists():
+        raise WriteError(f"{partial} exists without its journal {journal.name}; remove it first")
 
 
-def _begin(sources: Sources, point: Point, model: Model, report: Report) -> Input:
-    """Pass over the records that are written; the last of them may be context for the next."""
-    counter = Counter()
-    before: deque[Record] = deque(maxlen=model.settings.encoder.context)
+def _skip_written(
+    sources: Sources, position: Position, model: ModelSpec, report: Report
+) -> PendingInput:
+    """Skip the records that are already written, keeping the last ones as context."""
+    counter = RecordCounter()
+    context: deque[Record] = deque(maxlen=model.settings.encoder.context)
     records = sources.records(report)
-    while counter.records < point.records:
+    while counter.records < position.records:
         record = next(records, None)
         if record is None:
             break
         counter.add(record)
         if record.doc is not None and record.content:
-            before.append(record)
-    if counter.hash != point.hash:
+            context.append(record)
+    if counter.hash != position.hash:
         raise DataError(
-            f"the input has changed: its first {point.records:,} records are not those that the "
-            "earlier run has written. Restore it to go on, or remove the .partial and .journal of "
-            "the output to begin again"
+            f"the input has changed: its first {position.records:,} records differ from those "
+            "of the earlier run. Restore the input to resume, or remove the .partial and .journal "
+            "of the output to start over"
         )
-    counter.entities = point.entities
-    return Input(sources, records, counter, list(before))
+    counter.entities = position.entities
+    return PendingInput(sources, records, counter, list(context))
 
 
 def _write(
     results: Generator[Annotated, None, None],
     writer: Writer,
-    counter: Counter,
-    notes: Journal | None,
+    counter: RecordCounter,
+    journal: Journal | None,
     progress: Progress,
-) -> Point:
-    """Write what comes and note how far it is safe; the last point."""
-    waiting: list[Annotated] = []
-    point = notes.last if notes else Point()
+) -> Position:
+    """Write the results, note each flush in the journal and return the last position."""
+    buffer: list[Annotated] = []
+    position = journal.last if journal else Position()
 
     def flush() -> None:
-        nonlocal point
-        point = counter.point(writer.write(waiting))
-        if notes:
-            notes.note(point)
-        progress(point, waiting[-1][0].read if waiting else 0)
-        waiting.clear()
+        nonlocal position
+        position = counter.position(writer.write(buffer))
+        if journal:
+            journal.append(position)
+        progress(position, buffer[-1][0].bytes_read if buffer else 0)
+        buffer.clear()
 
-    with closing(results):  # an engine that is left early tidies up at once
+    with closing(results):  # lets the engine clean up at once when interrupted
         for record, entities in results:
-            waiting.append((record, entities))
+            buffer.append((record, entities))
             counter.add(record, len(entities))
-            if writer.enough(waiting):
+            if writer.is_full(buffer):
                 flush()
-    if waiting or not counter.records:
+    if buffer or not counter.records:
         flush()
-    return point
+    return position
 
 
-def _stuck(partial: Path, safe: Point, error: OSError) -> WriteError:
-    # Not strerror: that of pyarrow is a sentence of its own.
+def _write_error(partial: Path, position: Position, error: OSError) -> WriteError:
+    # Not strerror: pyarrow puts a whole sentence there.
     reason = os.strerror(error.errno) if error.errno else str(error)
     return WriteError(
-        f"{partial} cannot be written: {reason}. {safe.records:,} records are safe in it; check "
-        "the folder and the space on its disk, then run the same command again to go on from there"
+        f"{partial} cannot be written: {reason}. {position.records:,} records are safe in it; "
+        "check the folder and the free disk space, then repeat the command to resume"
     )

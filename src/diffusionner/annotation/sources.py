@@ -1,4 +1,4 @@
-"""The input: text, JSON lines and Parquet, from files, folders, patterns or standard input."""
+"""Input: text, JSON lines and Parquet from files, folders, patterns or standard input."""
 
 from __future__ import annotations
 
@@ -12,243 +12,250 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
 
-from diffusionner.annotation.records import Record, are_words, content_key, parse_line
+from diffusionner.annotation.record import (
+    Record,
+    content_key,
+    document,
+    is_word_list,
+    parse_line,
+)
 from diffusionner.errors import DataError
 from diffusionner.formats import arrow
 from diffusionner.formats.base import MAX_RECORD, decode, too_long, unreadable
 
-STANDARD_INPUT = "-"
+STDIN = "-"
 FORMATS = ("text", "jsonl", "parquet")
 _SUFFIXES = {".txt": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 _GZIP, _PARQUET = b"\x1f\x8b", b"PAR1"
-_ROWS = 1024  # of a table, decoded at a time
+_ROWS = 1024  # table rows decoded at a time
 
 Report = Callable[[str], None]
 
 
 @dataclass
 class Sources:
-    """Where the records come from.
+    """Input files in order.
 
-    format: one of FORMATS; None goes by the name of a file, else by how it begins.
-    whole: a text file is one text instead of one per line.
+    format: one of FORMATS; None detects it from the file name, then from the content.
+    whole_files: treat a text file as one text instead of one text per line.
     """
 
     files: list[Path | None]  # None: standard input
     format: str | None = None
-    whole: bool = False
-    bad: int = field(default=0, init=False)  # records that could not be used
+    whole_files: bool = False
+    skipped: int = field(default=0, init=False)  # bad records
 
     @property
     def size(self) -> int | None:
-        """Bytes in all; None where that cannot be known."""
-        sizes = [None if file is None else file.stat().st_size for file in self.files]
-        known = [size for size in sizes if size is not None]
-        return sum(known) if len(known) == len(sizes) else None
+        """Total number of bytes; None if unknown."""
+        files = [file for file in self.files if file is not None]
+        return sum(map(_size, files)) if len(files) == len(self.files) else None
 
     def records(self, report: Report) -> Iterator[Record]:
-        """All records in order; what cannot be used is reported with its place and left out."""
-        self.bad = 0
-        before = 0
+        """Yield all records in order; report and skip bad ones."""
+        self.skipped = 0
+        bytes_before = 0
         for file in self.files:
             try:
-                size = file.stat().st_size if file else 0
-                for record in self._read(file, size, report):
-                    record.read += before
-                    yield record
+                size = _size(file) if file else 0
+                for record in self._read(file, size):
+                    if isinstance(record, Record):
+                        record.bytes_read += bytes_before
+                        yield record
+                    else:
+                        self.skipped += 1
+                        report(record)
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
                 raise DataError(f"{file}: damaged gzip file ({error}); restore it") from error
             except OSError as error:
                 raise unreadable(file or Path("standard input"), error) from error
-            before += size
+            bytes_before += size
 
-    def _read(self, file: Path | None, size: int, report: Report) -> Iterator[Record]:
-        kind = self.format or (_kind(file) if file else None)
-        if kind == "parquet":
-            if file is None:
-                raise DataError("Parquet cannot be read from standard input; give the file")
-            return self._rows(file, size, report)
-        return self._lines(file, kind, report)
+    def _read(self, file: Path | None, size: int) -> Iterator[Record | str]:
+        """Yield the records of a file, and an error message for each bad one."""
+        format = self.format or (_detect_format(file) if file else None)
+        if format == "parquet":
+            return _read_parquet(file, size)
+        return self._read_lines(file, format)
 
-    def _lines(self, file: Path | None, kind: str | None, report: Report) -> Iterator[Record]:
+    def _read_lines(self, file: Path | None, format: str | None) -> Iterator[Record | str]:
         name = str(file) if file else "standard input"
         with open(file, "rb") if file else nullcontext(sys.stdin.buffer) as raw:
-            content = _content(raw, file)
-            if self.whole and kind != "jsonl":
-                yield from self._text(content, name, report)
+            content = _decompress(raw) if file else raw
+            if self.whole_files and format != "jsonl":
+                yield _read_whole(content, name)
                 return
-            for number, line in _numbered(content, name):
+            for number, line in _number_lines(content, name):
                 if number == 1:
-                    _check_unpacked(line, name)
+                    _check_decompressed(line, name)
                 if not line.strip():
                     continue
-                kind = kind or _begins(line)
+                format = format or _format_of_line(line)
                 place = f"{name}:{number}"
                 try:
-                    if kind == "jsonl":
+                    if format == "jsonl":
                         record = Record(*parse_line(line), place)
                     else:
                         text = decode(line, place, number == 1).rstrip("\r\n")
                         fields = {"file": name, "line": number, "text": text}
                         record = Record(fields, text, None, place)
                 except DataError as error:
-                    self._refuse(str(error), report)
+                    yield str(error)
                 except ValueError as error:
-                    self._refuse(f"{place}: {error}", report)
+                    yield f"{place}: {error}"
                 else:
-                    # Of a compressed file, the compressed bytes: those its size tells.
-                    record.read = raw.tell() if file else 0
+                    # Compressed bytes of a compressed file, to compare with its size.
+                    record.bytes_read = raw.tell() if file else 0
                     yield record
 
-    def _text(self, content: IO[bytes], name: str, report: Report) -> Iterator[Record]:
-        """A file as one text."""
-        whole = content.read(MAX_RECORD + 1)
-        _check_unpacked(whole, name)
-        if len(whole) > MAX_RECORD:
-            raise too_long(f"{name}:1")
-        try:
-            text = decode(whole, name, True)
-        except DataError as error:
-            self._refuse(str(error), report)
-        else:
-            yield Record({"file": name, "text": text}, text, None, name)
 
-    def _rows(self, file: Path, size: int, report: Report) -> Iterator[Record]:
-        arrow.pyarrow("parquet")
-        from pyarrow.parquet import ParquetFile
-
-        try:
-            with ParquetFile(file) as table:
-                names = [f.name for f in table.schema_arrow if f.name in ("text", "tokens")]
-                if not names:
-                    raise DataError(
-                        f"{file}: there is no column 'text' nor 'tokens'; rename the one that "
-                        "holds the text"
-                    )
-                number, rows = 0, table.metadata.num_rows
-                for batch in table.iter_batches(_ROWS):
-                    for fields in batch.to_pylist():
-                        number += 1
-                        record = self._row(fields, f"{file}:row {number}", report)
-                        if record is not None:
-                            record.read = size * number // rows
-                            record.schema = table.schema_arrow
-                            yield record
-        except arrow.failures() as error:
-            raise arrow.damaged(str(file), error) from error
-
-    def _row(self, fields: dict[str, Any], place: str, report: Report) -> Record | None:
-        """A row without a text stays in its place: no entities are found in nothing."""
-        content = fields[content_key(fields)]
-        if content is None:
-            content = []
-        doc = fields.get("doc")
-        if isinstance(content, str) or are_words(content):
-            return Record(fields, content, None if doc is None else str(doc), place)
-        self._refuse(f"{place}: 'text' must hold text, 'tokens' lists of non-empty strings", report)
-        return None
-
-    def _refuse(self, message: str, report: Report) -> None:
-        self.bad += 1
-        report(message)
-
-
-def find(
-    given: Sequence[str],
+def find_sources(
+    paths: Sequence[str],
     format: str | None = None,
-    whole: bool = False,
-    without: Sequence[Path] = (),
+    whole_files: bool = False,
+    exclude: Sequence[Path] = (),
 ) -> Sources:
-    """The files behind paths, folders and patterns, those of each in alphabetical order.
+    """Expand paths, folders and patterns into files, each in alphabetical order.
 
-    without: files and folders that are not input, whatever folder they are in.
+    exclude: files and folders that are not input, even within an input folder.
     """
     if format is not None and format not in FORMATS:
         raise DataError(f"unknown format '{format}'; choose one of: {', '.join(FORMATS)}")
-    if STANDARD_INPUT in given and len(given) > 1:
-        raise DataError("standard input (-) cannot be mixed with files; give one or the other")
-    if list(given) == [STANDARD_INPUT]:
-        return Sources([None], format, whole)
-    left_out = {path.resolve() for path in without}
-    files = [file for one in given for path in _matches(one) for file in _inside(path)]
-    kept = [f for f in files if not left_out & {f.resolve(), *f.resolve().parents}]
-    return Sources([*kept], format, whole)
+    if list(paths) == [STDIN]:
+        return Sources([None], format, whole_files)
+    if STDIN in paths:
+        raise DataError("standard input (-) cannot be combined with files; give one or the other")
+    excluded = {path.resolve() for path in exclude}
+    files = [file for path in paths for match in _expand(path) for file in _list_files(match)]
+    kept = [f for f in files if not excluded & {f.resolve(), *f.resolve().parents}]
+    return Sources([*kept], format, whole_files)
 
 
-def _matches(given: str) -> list[Path]:
-    if Path(given).exists():
-        return [Path(given)]
-    found = sorted(glob.glob(given, recursive=True))
-    if not found:
-        raise DataError(f"{given}: no such file or folder, and as a pattern it matches none")
-    return [Path(path) for path in found]
+def _expand(path: str) -> list[Path]:
+    if Path(path).exists():
+        return [Path(path)]
+    matches = sorted(glob.glob(path, recursive=True))
+    if not matches:
+        raise DataError(f"{path}: no such file or folder, and as a pattern it matches none")
+    return [Path(match) for match in matches]
 
 
-def _inside(path: Path) -> list[Path]:
-    """The file itself, or the files of a folder whose names say that they are input."""
+def _list_files(path: Path) -> list[Path]:
+    """Return the file itself, or the files in a folder that have an input suffix."""
     if path.is_file():
         return [path]
-    if not path.is_dir():  # it cannot be read twice, nor by another process
-        raise DataError(f"{path}: neither a file nor a folder; read a pipe from standard input (-)")
-    found = [
+    if not path.is_dir():  # a pipe cannot be read twice, nor by another process
+        raise DataError(f"{path}: neither a file nor a folder; read pipes from standard input (-)")
+    files = [
         file
         for file in sorted(path.rglob("*"))
         if file.is_file()
-        and _named(file)
+        and _format_of_name(file)
         and not any(part.startswith(".") for part in file.relative_to(path).parts)
     ]
-    if not found:
+    if not files:
         raise DataError(
-            f"{path}: the folder has no file whose name ends in {', '.join(_SUFFIXES)} (or one of "
-            "the first three and .gz); give the files themselves"
+            f"{path}: the folder contains no file ending in {', '.join(_SUFFIXES)} (the first "
+            "three optionally with .gz); give the files themselves"
         )
-    return found
+    return files
 
 
-def _named(file: Path) -> str | None:
-    """The format that a name tells."""
+def _size(file: Path) -> int:
+    return file.stat().st_size
+
+
+def _format_of_name(file: Path) -> str | None:
     suffixes = file.suffixes
     if suffixes[-1:] == [".gz"]:
         suffixes.pop()
     return _SUFFIXES.get(suffixes[-1].lower()) if suffixes else None
 
 
-def _kind(file: Path) -> str | None:
-    """The format of a file, as far as its name and first bytes tell it."""
-    if named := _named(file):
-        return named
+def _detect_format(file: Path) -> str | None:
+    if format := _format_of_name(file):
+        return format
     with file.open("rb") as opened:
         return "parquet" if opened.read(4) == _PARQUET else None
 
 
-def _begins(line: bytes) -> str:
-    """The format of a file that begins with this line."""
+def _format_of_line(line: bytes) -> str:
+    """Return the format of a file that begins with this line."""
     if line.startswith(_PARQUET):
-        raise DataError("Parquet cannot be read from standard input; give the file")
+        raise _parquet_from_stdin()
     return "jsonl" if line.lstrip(b"\xef\xbb\xbf \t").startswith(b"{") else "text"
 
 
-def _check_unpacked(begin: bytes, name: str) -> None:
-    """Files are unpacked once, standard input is not."""
-    if begin.startswith(_GZIP):
+def _parquet_from_stdin() -> DataError:
+    return DataError("Parquet cannot be read from standard input; give the file")
+
+
+def _decompress(raw: IO[bytes]) -> IO[bytes]:
+    compressed = raw.read(2) == _GZIP
+    raw.seek(0)
+    return cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if compressed else raw
+
+
+def _check_decompressed(head: bytes, name: str) -> None:
+    """Raise DataError for gzip on standard input, or gzip within gzip."""
+    if head.startswith(_GZIP):
         raise DataError(
             f"{name} is compressed with gzip; gunzip it first, or give the .gz file instead of a "
             "pipe"
         )
 
 
-def _content(raw: IO[bytes], file: Path | None) -> IO[bytes]:
-    if file is None:
-        return raw
-    compressed = raw.read(2) == _GZIP
-    raw.seek(0)
-    return cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if compressed else raw
-
-
-def _numbered(content: IO[bytes], name: str) -> Iterator[tuple[int, bytes]]:
+def _number_lines(content: IO[bytes], name: str) -> Iterator[tuple[int, bytes]]:
     number = 0
     while line := content.readline(MAX_RECORD + 1):
         number += 1
         if len(line) > MAX_RECORD:
             raise too_long(f"{name}:{number}")
         yield number, line
+
+
+def _read_whole(content: IO[bytes], name: str) -> Record | str:
+    whole = content.read(MAX_RECORD + 1)
+    _check_decompressed(whole, name)
+    if len(whole) > MAX_RECORD:
+        raise too_long(f"{name}:1")
+    try:
+        text = decode(whole, name, True)
+    except DataError as error:
+        return str(error)
+    return Record({"file": name, "text": text}, text, None, name)
+
+
+def _read_parquet(file: Path | None, size: int) -> Iterator[Record | str]:
+    if file is None:
+        raise _parquet_from_stdin()
+    arrow.pyarrow("parquet")
+    from pyarrow.parquet import ParquetFile
+
+    try:
+        with ParquetFile(file) as table:
+            if not {"text", "tokens"} & set(table.schema_arrow.names):
+                raise DataError(
+                    f"{file}: no column 'text' or 'tokens'; rename the column that holds the text"
+                )
+            number, rows = 0, table.metadata.num_rows
+            for batch in table.iter_batches(_ROWS):
+                for fields in batch.to_pylist():
+                    number += 1
+                    record = _row_record(fields, f"{file}:row {number}")
+                    if isinstance(record, Record):
+                        record.bytes_read = size * number // rows
+                        record.schema = table.schema_arrow
+                    yield record
+    except arrow.failures() as error:
+        raise arrow.damaged(str(file), error) from error
+
+
+def _row_record(fields: dict[str, Any], place: str) -> Record | str:
+    """Return the record of a table row; a null text is kept, with no entities."""
+    content = fields[content_key(fields)]
+    if content is None:
+        content = []
+    if isinstance(content, str) or is_word_list(content):
+        return Record(fields, content, document(fields), place)
+    return f"{place}: 'text' must be a string, 'tokens' a list of non-empty strings"

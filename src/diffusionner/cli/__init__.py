@@ -1,9 +1,10 @@
-"""The command line: one file a command, each a thin layer over the library."""
+"""The command line: one module per command, each a thin layer over the library."""
 
 from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, requires
 from typing import Annotated, Any, NoReturn
 
@@ -31,7 +32,7 @@ from diffusionner.errors import DiffusionNERError
 
 class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
-        """Left to itself, typer ends without a word at Ctrl-C."""
+        """Report Ctrl-C, which typer would ignore silently."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -46,31 +47,29 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_show_locals=False,
 )
-app.command("train")(train.train)
-app.command("evaluate")(evaluate.evaluate)
-app.command("score")(score.score)
-app.command("predict")(predict.predict)
-app.command("annotate")(annotate.annotate)
-app.command("serve")(serve.serve)
-app.command("calibrate")(calibrate.calibrate)
-app.command("export")(export.export)
-app.command("models")(models.models)
-app.add_typer(data.app, name="data")
-app.command("settings")(settings.settings)
+GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Use a model": (predict.predict, annotate.annotate, serve.serve, models.models),
+    "Train a model": (train.train, calibrate.calibrate, export.export, settings.settings),
+    "Evaluate": (evaluate.evaluate, score.score),
+}
+for group, commands in GROUPS.items():
+    for command in commands:
+        app.command(command.__name__, rich_help_panel=group)(command)
+app.add_typer(data.app, name="data", rich_help_panel="Prepare data")
 
 
-def _tell_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         print(__version__)
         raise typer.Exit
 
 
 @app.callback()
-def _before(
+def _callback(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", help="Show the version and exit.", callback=_tell_version, is_eager=True
+            "--version", help="Show the version and exit.", callback=_print_version, is_eager=True
         ),
     ] = False,
 ) -> None:
@@ -87,44 +86,44 @@ def run(commands: typer.Typer) -> None:
     try:
         commands()
     except DiffusionNERError as error:
-        _refuse(str(error))
+        _fail(str(error))
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        install = _how_to_install(package)
+        install = _install_command(package)
         if install is None:
             raise
-        _refuse(
-            f"this command needs the package '{package}', which is not installed; install it, "
-            f"in a clone, with: {install}"
+        _fail(
+            f"this command needs the package '{package}', which is not installed; in a clone, "
+            f"install it with: {install}"
         )
     except RuntimeError as error:
-        if type(error).__name__ != "OutOfMemoryError":  # torch's, which may not be installed
+        if type(error).__name__ != "OutOfMemoryError":  # torch's; torch may not be installed
             raise
         reason = str(error).splitlines()[0].split(". GPU")[0]
-        _refuse(
-            f"the memory of the GPU is full ({reason}); lower inference.batch_size (in training "
-            "training.batch_size, or raise training.accumulation with it), or let fewer programs "
-            "use it at a time"
+        _fail(
+            f"out of GPU memory ({reason}); lower inference.batch_size (when training, lower "
+            "training.batch_size or raise training.accumulation with it), or run fewer programs "
+            "on the GPU"
         )
 
 
-def _refuse(message: str) -> NoReturn:
+def _fail(message: str) -> NoReturn:
     Console(stderr=True).print(f"[bold red]error:[/] {escape(message)}", soft_wrap=True)
     sys.exit(2)
 
 
-def _how_to_install(package: str) -> str | None:
-    """What brings a package that this one requires, always or for one of its extras.
+def _install_command(package: str) -> str | None:
+    """Return the command that installs a dependency of this package, with its extra if it has one.
 
-    The former can be missing too: exported models run without most of them.
+    Required dependencies can be missing too: exported models run without most of them.
     """
     wanted = package.replace("_", "-").lower()
     try:
         requirements = requires("diffusionner") or []
-    except PackageNotFoundError:  # run from its source
+    except PackageNotFoundError:  # run from source
         return None
     for requirement in requirements:
-        if requirement.startswith("diffusionner["):  # an extra made of others
+        if requirement.startswith("diffusionner["):  # an extra that combines others
             continue
         name = re.match(r"[\w.-]+", requirement)
         extra = re.search(r"extra == .(\w+)", requirement)

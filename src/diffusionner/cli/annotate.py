@@ -17,16 +17,16 @@ from diffusionner.errors import SettingsError, nearest
 from diffusionner.storage.registry import DEFAULT
 
 if TYPE_CHECKING:
-    from diffusionner.annotation.journal import Point
-    from diffusionner.annotation.run import Engine, Model, Progress
+    from diffusionner.annotation.journal import Position
+    from diffusionner.annotation.run import Engine, ModelSpec, Progress
 
 ENGINES = ("local", "ray")
-SHOWN = 20  # bad records that are reported one by one
-EVERY = 60  # seconds between two lines of progress where there is no terminal
+MAX_REPORTED = 20  # bad records reported one by one
+LOG_SECONDS = 60  # between lines of progress when there is no terminal
 
 
 def _check_output(context: typer.Context, target: str) -> str:
-    """One argument alone becomes OUT, the last; but who gives one means IN."""
+    """Raise SettingsError for a single argument, which is meant as IN but parsed as OUT."""
     if not context.params.get("sources"):
         raise SettingsError(
             f"OUT is missing; say where to write, for example: annotate {target} annotated.jsonl"
@@ -40,7 +40,7 @@ def annotate(
         typer.Argument(
             metavar="IN",
             help="Files, folders, patterns; - is stdin.",
-            default_factory=list,  # none: then _check_output says what is missing
+            default_factory=list,  # lets _check_output report what is missing
             show_default=False,
         ),
     ],
@@ -55,17 +55,17 @@ def annotate(
     model: options.Model = DEFAULT,
     format: Annotated[
         str | None,
-        typer.Option(help="Of IN: text, jsonl or parquet.  [default: as its name or content says]"),
+        typer.Option(help="Input format: text, jsonl or parquet.  [default: detected]"),
     ] = None,
     whole_files: Annotated[
-        bool, typer.Option("--whole-files", help="A text file is one text, not one per line.")
+        bool, typer.Option("--whole-files", help="Read a text file as one text, not one per line.")
     ] = False,
     part_rows: Annotated[
-        int, typer.Option(min=1, help="Records of each Parquet file; a kill costs at most these.")
+        int, typer.Option(min=1, help="Records per Parquet file; a kill loses at most these.")
     ] = 10_000,
     engine: Annotated[str, typer.Option(help="local, or ray for a cluster.")] = "local",
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Of engine ray.  [default: one per GPU, or per core]")
+        int | None, typer.Option(min=1, help="For engine ray.  [default: one per GPU, or per core]")
     ] = None,
     steps: options.Steps = None,
     spans: options.Spans = None,
@@ -78,16 +78,16 @@ def annotate(
     batch_size: options.BatchSize = None,
     device: options.Device = None,
 ) -> None:
-    """Find the entities of a corpus of any size.
+    """Annotate a corpus of any size.
 
-    IN is text (one per line), JSON lines with `text` or `tokens`, or Parquet with such a column,
-    also compressed with gzip. Each record comes out in its place with all it had and `entities`:
-    character offsets for text, word offsets for tokens, `end` exclusive. Memory does not grow with
-    the corpus. Records that cannot be used are reported and left out; the exit status is then 1.
+    IN is text (one per line), JSON lines with `text` or `tokens`, or Parquet with such a column;
+    text and JSON lines may be gzipped. Each record is written in its place with its fields plus
+    `entities`: character offsets for text, word offsets for tokens, `end` exclusive. Memory use
+    does not grow with the corpus. Bad records are reported and skipped; the exit status is then 1.
 
-    Until it is whole, OUT is called `OUT.partial`, with `OUT.journal` beside it. A run that was
-    killed, or that the disk had no room for, goes on when the same command is given again; no
-    record is lost or doubled.
+    Until it is complete, OUT is called `OUT.partial`, with `OUT.journal` next to it. Repeat the
+    same command to resume a run that was killed or ran out of disk space; no record is lost or
+    duplicated.
 
     Examples:
 
@@ -97,58 +97,60 @@ def annotate(
 
     * `zcat corpus.txt.gz | diffusionner annotate - - | jq .entities`
     """
-    from diffusionner.annotation import journal, run
-    from diffusionner.annotation.sources import find
+    from diffusionner.annotation.journal import partial_path
+    from diffusionner.annotation.run import ModelSpec
+    from diffusionner.annotation.run import annotate as run
+    from diffusionner.annotation.sources import find_sources
 
     if engine not in ENGINES:
         raise SettingsError(f"unknown engine '{engine}'; {nearest(engine, ENGINES)}")
-    chosen = options.inference_options(
+    inference = options.inference_options(
         steps, spans, start, average, threshold, phi, overlap, seed, batch_size
     )
-    path = None if target == "-" else Path(target)
-    own = [] if path is None else [journal.partial(path), path]
-    found = find(sources, format, whole_files, without=own)
-    described = run.Model.find(model, chosen)
+    output = None if target == "-" else Path(target)
+    exclude = [] if output is None else [partial_path(output), output]
+    found = find_sources(sources, format, whole_files, exclude)
+    spec = ModelSpec.load(model, inference)
     console = Console(stderr=True)
-    began = time.monotonic()
+    started = time.monotonic()
 
     def report(message: str) -> None:
-        if found.bad <= SHOWN:
+        if found.skipped <= MAX_REPORTED:
             say(console, message)
 
-    with _progress(console, found.size) as tell:
-        annotator = _engine(engine, described, device, workers)
+    with _progress(console, found.size) as progress:
+        annotator = _load_engine(engine, spec, device, workers)
         try:
-            done = run.annotate(found, path, described, annotator, report, tell, part_rows)
+            done = run(found, output, spec, annotator, report, progress, part_rows)
         except KeyboardInterrupt:
-            if path is not None:
-                say(console, "stopped; the same command goes on from here")
+            if output is not None:
+                say(console, "stopped; repeat the command to resume")
             raise
-    seconds = time.monotonic() - began
-    say(console, f"{_counted(done)} -> {path or 'standard output'} in {_time(seconds)}")
-    if found.bad:
-        say(console, f"{found.bad:,} records could not be used")
+    seconds = time.monotonic() - started
+    say(console, f"{_counts(done)} -> {output or 'standard output'} in {_clock(seconds)}")
+    if found.skipped:
+        say(console, f"bad records skipped: {found.skipped:,}")
         raise typer.Exit(1)
 
 
-def _engine(name: str, model: Model, device: str | None, workers: int | None) -> Engine:
+def _load_engine(name: str, model: ModelSpec, device: str | None, workers: int | None) -> Engine:
     if name == "ray":
         from diffusionner.annotation.ray_engine import RayEngine
 
         return RayEngine(model, device, workers)
     if workers is not None:
-        raise SettingsError("--workers is for --engine ray; engine local uses the cores by itself")
-    from diffusionner.annotation.local import LocalEngine
+        raise SettingsError("--workers requires --engine ray; engine local uses all cores itself")
+    from diffusionner.annotation.local_engine import LocalEngine
 
     return LocalEngine(options.load_model(model.folder, device), model.options)
 
 
 @contextmanager
 def _progress(console: Console, total: int | None) -> Iterator[Progress]:
-    """A bar on a terminal, a line a minute elsewhere: records, their rate, the time left."""
+    """Show records, rate and time left: as a bar on a terminal, else as a line per minute."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-    watch = Watch(total)
+    meter = RateMeter(total)
     columns = (BarColumn(), TaskProgressColumn()) if total else ()
     text = TextColumn("{task.description}", markup=False)
     with Progress(
@@ -157,43 +159,43 @@ def _progress(console: Console, total: int | None) -> Iterator[Progress]:
         task = bar.add_task("starting", total=total)
         last = time.monotonic()
 
-        def tell(safe: Point, read: int) -> None:
+        def update(position: Position, bytes_read: int) -> None:
             nonlocal last
-            line = watch.line(safe, read)
-            bar.update(task, description=line, completed=read)
-            if not console.is_terminal and time.monotonic() - last >= EVERY:
+            line = meter.line(position, bytes_read)
+            bar.update(task, description=line, completed=bytes_read)
+            if not console.is_terminal and time.monotonic() - last >= LOG_SECONDS:
                 last = time.monotonic()
                 say(console, line)
 
-        yield tell
+        yield update
 
 
-class Watch:
-    """How fast a run is, from the first records it has written itself."""
+class RateMeter:
+    """Measures the rate of a run from the first records it has written itself."""
 
     def __init__(self, total: int | None) -> None:
         self.total = total
         self.first: tuple[float, int, int] | None = None  # time, records, bytes
 
-    def line(self, safe: Point, read: int) -> str:
+    def line(self, position: Position, bytes_read: int) -> str:
         now = time.monotonic()
         if self.first is None:
-            self.first = now, safe.records, read
-            return _counted(safe)
-        began, records, bytes_before = self.first
-        seconds = max(now - began, 1e-9)
-        line = f"{_counted(safe)}, {(safe.records - records) / seconds:,.0f} records/s"
-        if self.total and read > bytes_before:
-            left = (self.total - read) * seconds / (read - bytes_before)
-            line += f", {_time(left)} left"
+            self.first = now, position.records, bytes_read
+            return _counts(position)
+        started, records, bytes_before = self.first
+        seconds = max(now - started, 1e-9)
+        line = f"{_counts(position)}, {(position.records - records) / seconds:,.0f} records/s"
+        if self.total and bytes_read > bytes_before:
+            left = (self.total - bytes_read) * seconds / (bytes_read - bytes_before)
+            line += f", {_clock(left)} left"
         return line
 
 
-def _counted(point: Point) -> str:
-    return f"{point.records:,} records, {point.entities:,} entities"
+def _counts(position: Position) -> str:
+    return f"{position.records:,} records, {position.entities:,} entities"
 
 
-def _time(seconds: float) -> str:
+def _clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}"

@@ -1,4 +1,4 @@
-"""What the commands say."""
+"""Plain output of the commands."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ if TYPE_CHECKING:
 
 
 def say(console: Console, line: str) -> None:
-    """A line as it is: no colours for numbers, and broken only by the terminal."""
+    """Print a line without highlighting, markup or line breaks."""
     console.print(line, highlight=False, markup=False, soft_wrap=True)

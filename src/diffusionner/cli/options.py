@@ -1,4 +1,4 @@
-"""Options that several commands share, each a view of one setting."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ if TYPE_CHECKING:
 
 ProgressCallback = Callable[[str, int, int], None]  # task, amount done, total amount
 
-MODEL_HELP = "Shipped model (see `models`), folder of a trained one, or name on the hub."
+MODEL_HELP = "Installed model (see `models`), model folder, or name on the Hugging Face hub."
 Model = Annotated[str, typer.Option("--model", help=MODEL_HELP)]
 Steps = Annotated[int | None, typer.Option(help="Denoising steps γ.  [default: the model's]")]
 Spans = Annotated[
     str | None, typer.Option(help="Noisy spans K_eval, or auto.  [default: the model's]")
 ]
 Start = Annotated[
-    str | None, typer.Option(help="Denoise noise or candidates.  [default: the model's]")
+    str | None, typer.Option(help="Start from noise or candidates.  [default: the model's]")
 ]
 Average = Annotated[
     bool | None,
     typer.Option(
-        "--average-steps/--last-step", help="Which steps count.  [default: as the model says]"
+        "--average-steps/--last-step", help="Use all steps or the last.  [default: the model's]"
     ),
 ]
 Threshold = Annotated[
-    float | None, typer.Option(help="Least score, 0 to 1.  [default: the model's, by type]")
+    float | None, typer.Option(help="Minimum score, 0 to 1.  [default: the model's, per type]")
 ]
 Phi = Annotated[
-    float | None, typer.Option(help="Least sum of the three probabilities instead, as the paper.")
+    float | None,
+    typer.Option(help="Minimum sum of the three probabilities, as in the paper."),
 ]
 Overlap = Annotated[str | None, typer.Option(help="nested, flat or all.  [default: the model's]")]
 Seed = Annotated[int | None, typer.Option(help="Seed of the noise.  [default: the model's]")]
@@ -42,7 +43,7 @@ BatchSize = Annotated[
     str | None, typer.Option(help="Sentences per batch, or auto.  [default: the model's]")
 ]
 Device = Annotated[
-    str | None, typer.Option(help="cpu, cuda, cuda:1 ...  [default: a GPU if there is one]")
+    str | None, typer.Option(help="cpu, cuda, cuda:1 ...  [default: a GPU if available]")
 ]
 
 
@@ -50,7 +51,7 @@ def load_model(model: str | Path, device: str | None) -> DiffusionNER:
     from diffusionner.inference.pipeline import DiffusionNER
 
     ner = DiffusionNER.from_pretrained(model, device)
-    gc.freeze()  # what is loaded stays: the collector of cycles need not go through it again
+    gc.freeze()  # keeps the garbage collector from scanning the model again and again
     return ner
 
 
@@ -65,7 +66,7 @@ def inference_options(
     seed: int | None,
     batch_size: str | None,
 ) -> dict[str, Any]:
-    """The options as inference settings; what was not given stays as the model has it."""
+    """Return the options as inference settings; None keeps the model's value."""
     return {
         "steps": steps,
         "spans": spans,
@@ -81,7 +82,7 @@ def inference_options(
 
 @contextmanager
 def progress() -> Iterator[ProgressCallback]:
-    """A bar on the terminal for what takes long; yields what is to be called with its state."""
+    """Show a progress bar on a terminal; yield a function to update it."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -89,7 +90,7 @@ def progress() -> Iterator[ProgressCallback]:
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task("", total=None)
 
-        def tell(what: str, done: int, total: int) -> None:
-            bar.update(task, description=what, completed=done, total=total)
+        def update(description: str, done: int, total: int) -> None:
+            bar.update(task, description=description, completed=done, total=total)
 
-        yield tell
+        yield update

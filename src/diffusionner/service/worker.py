@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from multiprocessing import parent_process
 from typing import TYPE_CHECKING, Any
 
-from diffusionner.annotation.records import entity_fields
 from diffusionner.corpus import Entity
 from diffusionner.errors import DiffusionNERError
 from diffusionner.service.waiting import Task
@@ -66,7 +65,7 @@ class Answerer:
 
 def _chosen(entities: Sequence[Entity], labels: Sequence[str] | None) -> list[dict[str, Any]]:
     """As `diffusionner predict` writes them."""
-    return [entity_fields(e) for e in entities if labels is None or e.label in labels]
+    return [e.to_dict() for e in entities if labels is None or e.label in labels]
 
 
 def _sentence(part: TextSentence, trajectory: Trajectory, labels: Sequence[str]) -> dict[str, Any]:
