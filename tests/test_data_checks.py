@@ -1,4 +1,4 @@
-"""What is found in a corpus, and what of it settings can reach; every number worked out by hand."""
+"""Findings in corpora and the F1 ceiling of settings, with every number worked out by hand."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diffusionner.batching import EncodedCorpus
+from diffusionner.cli.data.check import load_local_tokenizer
 from diffusionner.corpus import Irregular, Sentence, Span
-from diffusionner.data.ceiling import REASONS, Reach, Room, Window, find_tokenizer
+from diffusionner.data.ceiling import REASONS, F1Ceiling, Window, WindowSplitter
 from diffusionner.data.checks import CheckedFile, Checker
 from diffusionner.data.findings import KINDS, Findings, Severity
 from diffusionner.data.fingerprint import fingerprint
@@ -58,8 +59,8 @@ class Checked:
 def check(*paths: Path, overrides=(), rare=0, train=(), against=(), learn=False, tokenizer=None):
     chosen = Settings().override(list(overrides))
     findings = Findings()
-    several = len(paths) + len(train) + len(against) > 1
-    checker = Checker(chosen, Room(chosen.encoder, tokenizer), findings, several, rare)
+    compare = len(paths) + len(train) + len(against) > 1
+    checker = Checker(chosen, WindowSplitter(chosen.encoder, tokenizer), findings, compare, rare)
     for path in train:
         checker.compare_with(path, None, train=True)
     for path in against:
@@ -78,7 +79,7 @@ def test_a_clean_corpus(make):
     assert checked.places == {}
     (file,) = checked.files
     assert str(file.fingerprint).startswith("2 sentences, 2 entities, ")
-    assert (file.reach.gold, file.reach.found, file.reach.ceiling) == (2, 2, 1.0)
+    assert (file.ceiling.gold, file.ceiling.reachable, file.ceiling.f1) == (2, 2, 1.0)
 
 
 def test_unreadable_records_and_what_stands_between(make):
@@ -93,14 +94,14 @@ def test_unreadable_records_and_what_stands_between(make):
     checked = check(path)
     assert checked.places == {"unreadable": ["a.jsonl:2", "a.jsonl:3", "a.jsonl:4"]}
     assert checked.messages("unreadable")[0].startswith("not valid JSON")
-    assert checked.files[0].reach.gold == 2
+    assert checked.files[0].ceiling.gold == 2
     assert checked.files[0].fingerprint is None
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "holds no sentences"),
+        ("", "no sentences"),
         ("neither one nor the other", "not a file of a known format"),
         ('[{"tokens": ["a"]}, ', "cut short"),
     ],
@@ -152,9 +153,9 @@ def test_irregular(make):
     ]
     checked = check(make("a.jsonl", line("a b cde", irregular=parts)))
     assert checked.places == {"misaligned": ["a.jsonl:1"], "discontinuous": ["a.jsonl:1"]}
-    assert checked.messages("misaligned")[0].startswith("annotation B at characters 0-4 begins")
-    assert "0-1 and 4-5 is in 2 parts" in checked.messages("discontinuous")[0]
-    assert checked.files[0].reach.lost["irregular"] == checked.files[0].reach.gold == 2
+    assert "B at characters 0-4 does not align with token" in checked.messages("misaligned")[0]
+    assert "0-1 and 4-5 has 2 parts" in checked.messages("discontinuous")[0]
+    assert checked.files[0].ceiling.lost["irregular"] == checked.files[0].ceiling.gold == 2
 
 
 @pytest.mark.parametrize(
@@ -182,9 +183,9 @@ def test_labels_that_are_rare_or_differ_by_case(make):
         "rare-label": ["a.jsonl:1", "a.jsonl:1", "b.jsonl:1"],
     }
     assert (
-        "Org (1 times) differs only by case from ORG (3 times" in checked.messages("label-case")[0]
+        "Org (1 times) differs only in case from ORG (3 times" in checked.messages("label-case")[0]
     )
-    assert checked.messages("rare-label")[1] == "label RARE occurs once, first here"
+    assert checked.messages("rare-label")[1] == "label RARE occurs only once, first here"
 
 
 def test_scattered_documents(make):
@@ -199,7 +200,7 @@ def test_leakage(make):
     for options in ({"train": [train]}, {"against": [train]}):
         checked = check(test, **options)
         assert checked.places == {"leakage": ["test.jsonl:2"], "repeated": ["test.jsonl:3"]}
-        assert checked.messages("leakage") == [f"'A b' stands at {train}:1 too"]
+        assert checked.messages("leakage") == [f"'A b' also occurs at {train}:1"]
     assert check(train, test).places == check(test, train=[train]).places
     assert check(train).places == {}  # within a file, it is not leakage
     assert check(test, against=[test]).findings.counts == {"leakage": 1, "repeated": 2}
@@ -244,19 +245,19 @@ def test_kinds_are_sorted_by_severity():
 @pytest.fixture(scope="module")
 def tokenizer(encoder_folder):
     """128 positions, a subword a character."""
-    tokenizer = find_tokenizer(str(encoder_folder))
+    tokenizer = load_local_tokenizer(str(encoder_folder))
     assert tokenizer is not None
     return tokenizer
 
 
 def test_tokenizer_that_is_not_here():
-    assert find_tokenizer("nobody/has-this") is None
+    assert load_local_tokenizer("nobody/has-this") is None
 
 
 def test_room_is_what_settings_and_encoder_allow(tokenizer):
-    assert Room(EncoderSettings(max_subwords=512), tokenizer).size == 126
-    assert Room(EncoderSettings(max_subwords=64), tokenizer).size == 62
-    assert Room(EncoderSettings(max_subwords=64), None).size == 62
+    assert WindowSplitter(EncoderSettings(max_subwords=512), tokenizer).size == 126
+    assert WindowSplitter(EncoderSettings(max_subwords=64), tokenizer).size == 62
+    assert WindowSplitter(EncoderSettings(max_subwords=64), None).size == 62
 
 
 def test_windows_are_those_of_the_model(tokenizer):
@@ -276,21 +277,9 @@ def test_windows_are_those_of_the_model(tokenizer):
             strict=True,
         )
     )
-    cut = list(Room(chosen, tokenizer).cut(sentences))
+    cut = list(WindowSplitter(chosen, tokenizer).split(sentences))
     assert [(i, *window) for i, (_, _, its) in enumerate(cut) for window in its] == expected
     assert [length for _, length, _ in cut] == [sum(map(len, s.words)) for s in sentences]
-
-
-def test_surely_fits_is_never_wrong(tokenizer):
-    room = Room(EncoderSettings(max_subwords=20), tokenizer)
-    for words in (["a"] * 9, ["abcdefgh", "abcdefgh"]):
-        assert room.surely_fits(words)
-        ((_, length, windows),) = room.cut([Sentence(words)])
-        assert length <= room.size and len(windows) == 1
-    assert not room.surely_fits(["a"] * 10)  # 10 subwords, or 20 with a mark before each
-    assert not room.surely_fits(["é"])
-    by_words = Room(EncoderSettings(max_subwords=20), None)
-    assert by_words.surely_fits(["é" * 100] * 18) and not by_words.surely_fits(["a"] * 19)
 
 
 @pytest.mark.parametrize("by_words", [True, False])
@@ -315,14 +304,15 @@ def test_long_sentences_and_entities(make, tokenizer, by_words):
     }
     unit = "words" if by_words else "subwords"
     assert checked.messages("long-sentence") == [
-        f"40 {unit}, where the encoder has room for 18: it is read in 4 overlapping windows"
+        f"40 {unit}, but the encoder reads at most 18: the sentence is split into 4 overlapping "
+        "windows"
     ]
-    assert [m.split(" of ")[-1].split()[0] for m in checked.messages("cut-entity")] == ["B", "D"]
-    reach = checked.files[0].reach
-    assert (reach.gold, reach.lost["window"], reach.found) == (5, 2, 3)
+    assert [m.split()[0] for m in checked.messages("cut-entity")] == ["B", "D"]
+    ceiling = checked.files[0].ceiling
+    assert (ceiling.gold, ceiling.lost["window"], ceiling.reachable) == (5, 2, 3)
 
 
-# --- Reach ------------------------------------------------------------------------------------
+# --- F1 ceiling -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -335,24 +325,24 @@ def test_long_sentences_and_entities(make, tokenizer, by_words):
         ("flat", 1, {"label": 1, "overlap": 2, "spans": 2}),
     ],
 )
-def test_reach_by_hand(overlap, spans, lost):
+def test_ceiling_by_hand(overlap, spans, lost):
     sentence = Sentence("a b c d e f".split(), irregular=[Irregular(((0, 1), (4, 5)), "Z")])
     entities = [Span(0, 2, "B")]
     entities += [Span(start, end, "A") for start, end in [(0, 4), (0, 2), (1, 3), (2, 4), (5, 6)]]
-    reach = Reach()
+    ceiling = F1Ceiling()
     chosen = InferenceSettings(overlap=overlap, spans=spans)
-    assert reach.add(sentence, entities, [Window(0, 6, 0, 6)], chosen) == []
+    assert ceiling.add(sentence, entities, [Window(0, 6, 0, 6)], chosen) == []
     expected = Counter(lost) + Counter(irregular=1)
-    assert +reach.lost == expected
-    assert reach.gold == 7
-    assert reach.found == 7 - expected.total()
-    recall = reach.found / 7
-    assert reach.ceiling == pytest.approx(2 * recall / (1 + recall))
-    assert list(reach.to_dict()["lost"]) == list(REASONS)
+    assert +ceiling.lost == expected
+    assert ceiling.gold == 7
+    assert ceiling.reachable == 7 - expected.total()
+    recall = ceiling.reachable / 7
+    assert ceiling.f1 == pytest.approx(2 * recall / (1 + recall))
+    assert list(ceiling.to_dict()["lost"]) == list(REASONS)
 
 
-def test_reach_of_no_entities():
-    assert Reach().ceiling is None
+def test_ceiling_without_entities():
+    assert F1Ceiling().f1 is None
 
 
 spans = st.tuples(st.integers(0, 5), st.integers(1, 4), st.sampled_from("AB")).map(
@@ -362,11 +352,11 @@ spans = st.tuples(st.integers(0, 5), st.integers(1, 4), st.sampled_from("AB")).m
 
 @settings(max_examples=60, deadline=None)
 @given(st.sets(spans, max_size=5), st.sampled_from(["all", "nested", "flat"]))
-def test_reach_is_what_decoding_can_keep(entities, policy):
+def test_ceiling_is_what_decoding_can_keep(entities, policy):
     """However gold entities are ranked, decoding keeps no more, and for some ranking as many."""
-    reach = Reach()
+    ceiling = F1Ceiling()
     chosen = InferenceSettings(overlap=policy)
-    reach.add(Sentence(["w"] * 10), entities, [Window(0, 10, 0, 10)], chosen)
+    ceiling.add(Sentence(["w"] * 10), entities, [Window(0, 10, 0, 10)], chosen)
     different = {span[:2] for span in entities}  # as deduplication leaves them
     most = 0
     for ranking in permutations(different):
@@ -374,7 +364,7 @@ def test_reach_is_what_decoding_can_keep(entities, policy):
             DecodedEntity(s, e - 1, 0, 3 - i / 100, 1.0, 1) for i, (s, e) in enumerate(ranking)
         ]
         most = max(most, len(resolve_overlaps(found, policy)))
-    assert reach.found == most
+    assert ceiling.reachable == most
 
 
 def test_crowded_windows(make):
@@ -383,11 +373,10 @@ def test_crowded_windows(make):
     overrides = ["inference.overlap=all", "inference.spans=7", "diffusion.spans=10"]
     checked = check(path, overrides=overrides)
     assert checked.messages("crowded") == [
-        "11 entities in a window, but diffusion.spans=10: training sees a random choice of them "
-        "at a time",
-        "10 spans in a window that gets 7 (inference.spans): more cannot be found",
+        "11 entities in a window, but diffusion.spans=10: each training step sees a random subset",
+        "10 spans in a window with 7 noisy spans (inference.spans): the rest cannot be predicted",
     ]
-    assert +checked.files[0].reach.lost == {"label": 1, "spans": 3}
+    assert +checked.files[0].ceiling.lost == {"label": 1, "spans": 3}
 
 
 def test_each_window_has_its_own_spans(tokenizer):
@@ -395,10 +384,10 @@ def test_each_window_has_its_own_spans(tokenizer):
     chosen = EncoderSettings(max_subwords=20)
     sentence = Sentence(["w"] * 40)
     entities = [Span(i, i + 1, "A") for i in range(40)]
-    ((_, _, windows),) = Room(chosen, tokenizer).cut([sentence])
-    reach = Reach()
-    assert reach.add(sentence, entities, windows, InferenceSettings(spans=5)) == []
-    assert reach.found == 5 * len(windows)
+    ((_, _, windows),) = WindowSplitter(chosen, tokenizer).split([sentence])
+    ceiling = F1Ceiling()
+    assert ceiling.add(sentence, entities, windows, InferenceSettings(spans=5)) == []
+    assert ceiling.reachable == 5 * len(windows)
 
 
 def test_owning_is_as_in_decoding(tokenizer):
@@ -408,7 +397,7 @@ def test_owning_is_as_in_decoding(tokenizer):
     chosen = EncoderSettings(max_subwords=20)
     sentence = Sentence(["w"] * 31)
     corpus = EncodedCorpus([sentence], tokenizer, chosen)
-    ((_, _, windows),) = Room(chosen, tokenizer).cut([sentence])
+    ((_, _, windows),) = WindowSplitter(chosen, tokenizer).split([sentence])
     for start, end in combinations(range(32), 2):
         table = np.full((len(windows), 1, 1, 5), -1.0)
         for row, window in enumerate(windows):
@@ -417,7 +406,7 @@ def test_owning_is_as_in_decoding(tokenizer):
         rows = np.arange(len(windows))
         given_out = deduplicate(table, corpus.windows, rows, everything(["A"])).found()
         assert len(given_out) <= 1
-        assert any(w.holds(Span(start, end, "A")) for w in windows) == bool(given_out)
+        assert any(w.contains(Span(start, end, "A")) for w in windows) == bool(given_out)
 
 
 def test_fingerprint_is_of_what_was_looked_for(make):

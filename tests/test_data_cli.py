@@ -103,14 +103,14 @@ def test_stats(data, corpus, tmp_path):
 def test_stats_of_irregular_annotations(data, tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "abc def", "entities": [{"start": 1, "end": 3, "label": "X"}]}\n')
-    assert data("stats", path).row("in parts or cut through a word") == ["1"]
+    assert data("stats", path).row("discontinuous or misaligned") == ["1"]
 
 
 def test_stats_plot(data, refused, corpus, tmp_path):
     pytest.importorskip("matplotlib")
     assert data("stats", corpus, "--plot", tmp_path / "a.svg").status == 0
     assert (tmp_path / "a.svg").read_text().startswith("<?xml")
-    assert "a plot is one of" in refused("data", "stats", corpus, "--plot", tmp_path / "a.gif")
+    assert "a plot must be one of" in refused("data", "stats", corpus, "--plot", tmp_path / "a.gif")
 
 
 def test_stats_of_a_broken_file(refused, corpus):
@@ -144,8 +144,8 @@ def test_convert_says_what_is_left_out(data, refused, tmp_path):
     result = data("convert", source, target, "--lossy")
     assert result.status == 0
     assert "1 sentences, 1 entities" in result.out
-    assert "left out: 1 of 2 entities (0 that overlap others, 1 in parts" in result.out
-    assert "conll holds words, not what stands between them" in result.out
+    assert "dropped 1 of 2 entities (0 that overlap others, 1 discontinuous" in result.out
+    assert "conll stores only words, not the white space between them" in result.out
 
 
 def test_convert_lossy_overlaps(data, refused, tmp_path):
@@ -154,7 +154,7 @@ def test_convert_lossy_overlaps(data, refused, tmp_path):
     source.write_text(CROSSING + "\n")
     assert "overlap" in refused("data", "convert", source, target, "--to", "ontonotes")
     result = data("convert", source, target, "--to", "ontonotes", "--lossy")
-    assert "left out: 1 of 2 entities (1 that overlap others, 0 in parts" in result.out
+    assert "dropped 1 of 2 entities (1 that overlap others, 0 discontinuous" in result.out
 
 
 def test_convert_onto_itself_is_refused(refused, corpus, tmp_path):
@@ -247,7 +247,7 @@ def test_split_into_another_format(data, documents, tmp_path):
 
 def test_impossible_splits(refused, documents, corpus, tmp_path):
     assert "2 documents" in refused("data", "split", corpus, tmp_path / "out")
-    assert "add up to 0.9" in refused("data", "split", corpus, tmp_path, "--parts", "a=0.5,b=0.4")
+    assert "sum to 0.9" in refused("data", "split", corpus, tmp_path, "--parts", "a=0.5,b=0.4")
     err = refused("data", "split", documents, tmp_path, "--parts", "all=0.5,b=0.5")
     assert "is the same file as the input" in err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["all.jsonl", "corpus.jsonl"]
@@ -311,7 +311,7 @@ def test_check_leakage(data, corpus, tmp_path):
     for arguments in ((corpus, test), (test, "--train", corpus), (test, "--against", corpus)):
         result = data("check", *arguments, "--strict")
         assert result.status == 1
-        assert f"{test}:1: warning: '[bold] met Ada' stands at {corpus}:2 too" in result.out
+        assert f"{test}:1: warning: '[bold] met Ada' also occurs at {corpus}:2" in result.out
     corpus.write_text(NESTED + "\n")
     assert data("check", test, "--train", corpus).status == 2  # label [PER] is unknown then
     assert data("check", test, "--against", corpus, "--strict").status == 0
@@ -333,10 +333,10 @@ def test_check_the_corpora_of_a_config(data, corpus, tmp_path, encoder_folder):
     assert "lengths are in words" not in result.out
     # One file alone, with the settings of the config: 11 subwords of at most 14.
     result = data("check", "--config", config, corpus)
-    assert (result.status, "subwords, where" in result.out) == (0, False)
+    assert (result.status, "subwords, but" in result.out) == (0, False)
     corpus.write_text(NESTED.replace("IL-2", "interleukin-2") + "\n")
     result = data("check", "--config", config, corpus)
-    assert f"{corpus}:1: warning: 20 subwords, where the encoder has room for 14" in result.out
+    assert f"{corpus}:1: warning: 20 subwords, but the encoder reads at most 14" in result.out
     result = data("check", "--config", config, corpus, "encoder.name=nobody/has-this")
     assert "the tokenizer of 'nobody/has-this' is not on this machine" in result.out
 

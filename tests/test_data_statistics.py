@@ -1,4 +1,4 @@
-"""How entities lie to each other, and the counts of the paper's table of datasets."""
+"""Nesting and crossing of entities, and the statistics of the paper's table of datasets."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from diffusionner.corpus import Irregular, Sentence, Span
 from diffusionner.data import plots
 from diffusionner.data.fingerprint import fingerprint
 from diffusionner.data.overlaps import (
-    crossing,
-    depths,
-    most_disjoint,
-    most_without_crossing,
-    nested,
+    crossing_pairs,
+    max_disjoint,
+    max_without_crossing,
+    nested_entities,
+    nesting_depths,
 )
-from diffusionner.data.statistics import Statistics, gather
+from diffusionner.data.statistics import Statistics, collect_statistics
 from diffusionner.errors import DataError
 
 bounds = st.tuples(st.integers(0, 8), st.integers(1, 5)).map(lambda b: (b[0], b[0] + b[1]))
@@ -49,10 +49,10 @@ def most(items: set, clash) -> int:
 @given(st.sets(spans, max_size=8))
 def test_overlaps_against_brute_force(entities):
     pairs = [(a, b) for a in entities for b in entities if a != b]
-    assert nested(entities) == {a for a, b in pairs if inside(a, b) or inside(b, a)}
+    assert nested_entities(entities) == {a for a, b in pairs if inside(a, b) or inside(b, a)}
     around = {a: {b[:2] for b in entities if b[:2] != a[:2] and inside(a, b)} for a in entities}
-    assert depths(entities) == {span: len(others) for span, others in around.items()}
-    found = list(crossing(entities))
+    assert nesting_depths(entities) == {span: len(others) for span, others in around.items()}
+    found = list(crossing_pairs(entities))
     assert all(cross(a, b) and a < b for a, b in found)
     # Everyone who crosses someone before it is named once.
     assert sorted(b for _, b in found) == sorted(
@@ -62,18 +62,19 @@ def test_overlaps_against_brute_force(entities):
 
 @given(st.sets(bounds, max_size=9))
 def test_largest_subsets_against_brute_force(entities):
-    assert most_disjoint(entities) == most(entities, overlap)
-    assert most_without_crossing(entities) == most(entities, cross)
+    assert max_disjoint(entities) == most(entities, overlap)
+    assert max_without_crossing(entities) == most(entities, cross)
 
 
 def test_many_entities_take_no_time():
     """0-3 with 1-3 inside, 2-5 with 3-5 inside, ...: those of three words cross in a chain."""
     many = {Span(i, i + 3 - i % 2, "A") for i in range(20_000)}
-    assert len(nested(many)) == 20_000
-    assert len(depths(many)) == 20_000
-    assert len(list(crossing(many))) == 9_999
-    assert most_without_crossing({span[:2] for span in many}) == 10_001  # 0-3, those of two words
-    assert most_disjoint({span[:2] for span in many}) == 10_000
+    assert len(nested_entities(many)) == 20_000
+    assert len(nesting_depths(many)) == 20_000
+    assert len(list(crossing_pairs(many))) == 9_999
+    # 0-3 and those of two words.
+    assert max_without_crossing({span[:2] for span in many}) == 10_001
+    assert max_disjoint({span[:2] for span in many}) == 10_000
 
 
 CORPUS = [
@@ -95,7 +96,7 @@ CORPUS = [
 
 
 def test_statistics_by_hand():
-    statistics, found = gather(iter(CORPUS))
+    statistics, found = collect_statistics(iter(CORPUS))
     assert found == fingerprint(CORPUS)
     assert statistics.to_dict() == {
         "documents": 2,
@@ -124,9 +125,9 @@ def test_statistics_of_nothing():
 @pytest.mark.parametrize("name", ["a.png", "a.SVG", "a.pdf"])
 def test_plot(tmp_path, name):
     pytest.importorskip("matplotlib")
-    statistics, _ = gather(CORPUS)
+    statistics, _ = collect_statistics(CORPUS)
     statistics.labels.update({"<&$_{": 3, "实体": 2})  # neither formula nor markup
-    empty, _ = gather([])
+    empty, _ = collect_statistics([])
     path = tmp_path / "new" / name
     contents = []
     for _ in range(2):
@@ -138,7 +139,7 @@ def test_plot(tmp_path, name):
     assert [p.name for p in path.parent.iterdir()] == [name]
 
 
-def test_plot_of_another_kind_is_refused(tmp_path):
+def test_plot_with_another_extension_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"one of \.png, \.svg, \.pdf"):
         plots.plot({}, tmp_path / "a.jpg")
 

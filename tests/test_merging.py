@@ -76,7 +76,7 @@ def test_a_part_of_a_corpus(tmp_path, part, expected):
         ("sources: []", "no list 'sources'"),
         ("- 1", "no list 'sources'"),
         ("sources: [{file: a.jsonl}]", "source 1: expected 'file', 'labels'"),
-        ("sources: [{file: a.jsonl, labels: {}}]", "source 1: 'labels' must say"),
+        ("sources: [{file: a.jsonl, labels: {}}]", "source 1: 'labels' must map"),
         ("sources: [{file: a.jsonl, labels: {A: B}, name: true}]", "source 1: expected"),
         ("sources: [{file: a.jsonl, labels: {A: B}, first: x}]", "numbers of sentences"),
         ("sources: [{file: a.jsonl, labels: {A: B}, after: -1}]", "numbers of sentences"),
@@ -153,8 +153,8 @@ def test_what_is_left_out_is_said(tmp_path, cli):
     text = WHOLE.replace(", MISC: other", "")
     result = cli("data", "merge", recipe(tmp_path, text), tmp_path / "all.jsonl")
     assert result.status == 0, result.err
-    assert f"{tmp_path / 'news.jsonl'}: left out MISC\n" in result.out
-    assert f"{tmp_path / 'book.jsonl'}: left out X\n" in result.out
+    assert f"{tmp_path / 'news.jsonl'}: dropped MISC\n" in result.out
+    assert f"{tmp_path / 'book.jsonl'}: dropped X\n" in result.out
 
 
 @pytest.mark.parametrize("name", ["news.jsonl", "recipe.yaml", "link.jsonl"])

@@ -14,7 +14,7 @@ from corpora import put
 from diffusionner import DiffusionNER
 from diffusionner.batching import Batch, EncodedCorpus
 from diffusionner.corpus import Sentence, Span
-from diffusionner.data.ceiling import Reach, Room, Window
+from diffusionner.data.ceiling import F1Ceiling, Window, WindowSplitter
 from diffusionner.diffusion.span_counts import LEAST, MOST, fewest, span_counts
 from diffusionner.errors import SettingsError
 from diffusionner.inference.predictor import Task, predict
@@ -231,19 +231,19 @@ def crowded(words: int, spans: int) -> tuple[Sentence, list[Span]]:
 @pytest.mark.parametrize(("words", "spans"), [(5, 12), (5, 15), (6, 21), (20, 26), (20, 40)])
 def test_ceiling(words, spans):
     sentence, entities = crowded(words, spans)
-    reach = Reach()
+    ceiling = F1Ceiling()
     window = Window(0, words, 0, words)
     chosen = InferenceSettings(overlap="all")
     assert chosen.spans == "auto"
-    assert reach.add(sentence, entities, [window], chosen) == []
+    assert ceiling.add(sentence, entities, [window], chosen) == []
     found = min(spans, own_count(words))
-    assert reach.found == found
-    assert +reach.lost == ({"spans": spans - found} if spans > found else {})
-    assert reach.ceiling == pytest.approx(2 * found / (found + spans))
-    numbered = Reach()
+    assert ceiling.reachable == found
+    assert +ceiling.lost == ({"spans": spans - found} if spans > found else {})
+    assert ceiling.f1 == pytest.approx(2 * found / (found + spans))
+    numbered = F1Ceiling()
     given = InferenceSettings(overlap="all", spans=own_count(words))
     numbered.add(sentence, entities, [window], given)
-    assert numbered.to_dict() == reach.to_dict()
+    assert numbered.to_dict() == ceiling.to_dict()
 
 
 def test_ceiling_of_several_windows(encoder_folder):
@@ -252,16 +252,16 @@ def test_ceiling_of_several_windows(encoder_folder):
     tokenizer = load_tokenizer(encoder_folder, limit=128)
     sentence = Sentence(["w"] * 45)
     entities = [Span(i, i + n, "A") for n in (1, 2, 3, 4) for i in range(46 - n)]
-    ((_, _, windows),) = Room(settings, tokenizer).cut([sentence])
+    ((_, _, windows),) = WindowSplitter(settings, tokenizer).split([sentence])
     engine = Recording()
     corpus = EncodedCorpus([sentence], tokenizer, settings)
     options = InferenceSettings(overlap="all")
     predict(engine, Task(corpus, [0]), options, everything(["A"]))
     given = sum(int(slots.sum()) for _, slots in engine.seen)
-    assert given == sum(window.spans(options) for window in windows) < len(entities)
-    reach = Reach()
-    assert reach.add(sentence, entities, windows, options) == []
-    assert reach.found == given
+    assert given == sum(window.span_count(options) for window in windows) < len(entities)
+    ceiling = F1Ceiling()
+    assert ceiling.add(sentence, entities, windows, options) == []
+    assert ceiling.reachable == given
 
 
 def test_check_names_the_number_of_the_window(cli, tmp_path):
@@ -270,7 +270,7 @@ def test_check_names_the_number_of_the_window(cli, tmp_path):
     put(tmp_path, {"a.jsonl": json.dumps(record) + "\n"})
     settings = ("inference.overlap=all", "diffusion.spans=15")
     result = cli("data", "check", tmp_path / "a.jsonl", *settings)
-    expected = f"15 spans in a window that gets {own_count(5)} (inference.spans)"
+    expected = f"15 spans in a window with {own_count(5)} noisy spans (inference.spans)"
     assert expected in result.out + result.err
     enough = cli("data", "check", tmp_path / "a.jsonl", *settings, "inference.spans=15")
     assert "in a window that gets" not in enough.out + enough.err

@@ -1,1 +1,1 @@
-"""What is done with corpora as such: count, convert, split and check them."""
+"""Tools for corpora: statistics, conversion, merging, splitting and checks."""

@@ -1,4 +1,4 @@
-"""From one format to another, a sentence at a time."""
+"""Streaming conversion between corpus formats."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from diffusionner.formats.fitting import fit
 
 @dataclass
 class Conversion:
-    """What was written, and what the format had no room for."""
+    """Counts of what was written and of what the format could not represent."""
 
     format: str
     sentences: int = 0
     entities: int = 0
-    lost_entities: int = 0  # overlap others in a way that the format cannot hold
-    lost_irregular: int = 0  # are in parts or cut through a word
-    lost_text: bool = False  # the characters between words
-    lost_docs: bool = False  # the names of documents
+    lost_entities: int = 0  # overlap others in a way that the format cannot represent
+    lost_irregular: int = 0  # discontinuous or not aligned with token boundaries
+    lost_text: bool = False  # characters between words
+    lost_docs: bool = False  # document names
 
 
 def convert(
     sentences: Iterable[Sentence], target: Path, format: str | None = None, lossy: bool = False
 ) -> Conversion:
-    """Write the sentences as `formats.write` does, and count them."""
+    """Write sentences as `formats.write` does, and count them."""
     chosen, _ = formats.choose_output(target, format)
-    done = Conversion(chosen.name)
+    result = Conversion(chosen.name)
 
-    def passing() -> Iterator[Sentence]:
+    def counted() -> Iterator[Sentence]:
         for sentence in sentences:
-            fitting = fit(sentence, chosen, lossy) if lossy else sentence
-            done.sentences += 1
-            done.entities += len(fitting.entities) + len(fitting.irregular)
-            done.lost_entities += len(sentence.entities) - len(fitting.entities)
-            done.lost_irregular += len(sentence.irregular) - len(fitting.irregular)
-            done.lost_text |= sentence.text is not None and not chosen.holds.text
-            done.lost_docs |= sentence.doc is not None and not chosen.holds.docs
-            yield fitting
+            fitted = fit(sentence, chosen, lossy) if lossy else sentence
+            result.sentences += 1
+            result.entities += len(fitted.entities) + len(fitted.irregular)
+            result.lost_entities += len(sentence.entities) - len(fitted.entities)
+            result.lost_irregular += len(sentence.irregular) - len(fitted.irregular)
+            result.lost_text |= sentence.text is not None and not chosen.holds.text
+            result.lost_docs |= sentence.doc is not None and not chosen.holds.docs
+            yield fitted
 
-    formats.write(target, passing(), format, lossy)
-    return done
+    formats.write(target, counted(), format, lossy)
+    return result

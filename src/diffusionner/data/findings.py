@@ -1,23 +1,22 @@
-"""What is wrong with a corpus: the kinds there are, and a collection of places."""
+"""Problems found in a corpus."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import IntEnum
-from typing import Any
 
 
 class Severity(IntEnum):
     NOTE = 0  # worth a look
-    WARNING = 1  # training goes on, but something is lost or not as it should be
+    WARNING = 1  # training works, but something is lost or unusual
     ERROR = 2  # training refuses the file
 
     def __str__(self) -> str:
         return self.name.lower()
 
 
-# Each kind's severity and what it says about what it counts.
+# Severity and description of each kind of finding, most severe first.
 KINDS = {
     "unreadable": (Severity.ERROR, "cannot be read"),
     "no-words": (Severity.ERROR, "sentences without words"),
@@ -25,20 +24,20 @@ KINDS = {
     "empty": (Severity.ERROR, "entities without words"),
     "unknown-label": (Severity.ERROR, "entities whose label is not in the training corpus"),
     "nothing-to-learn": (Severity.ERROR, "training corpora without entities"),
-    "duplicate": (Severity.WARNING, "entities that stand twice"),
+    "duplicate": (Severity.WARNING, "duplicate entities"),
     "crossing": (Severity.WARNING, "entities that cross another"),
     "two-labels": (Severity.WARNING, "spans with several labels"),
-    "misaligned": (Severity.WARNING, "annotations that cut through a word"),
-    "discontinuous": (Severity.WARNING, "annotations in several parts"),
+    "misaligned": (Severity.WARNING, "annotations not aligned with token boundaries"),
+    "discontinuous": (Severity.WARNING, "discontinuous annotations"),
     "long-sentence": (Severity.WARNING, "sentences longer than the encoder's window"),
-    "cut-entity": (Severity.WARNING, "entities that no window of the encoder holds"),
+    "cut-entity": (Severity.WARNING, "entities that do not fit into any window of the encoder"),
     "crowded": (Severity.WARNING, "windows with more entities than noisy spans"),
-    "label-case": (Severity.WARNING, "labels that differ only by case"),
-    "leakage": (Severity.WARNING, "sentences with entities that stand in another file too"),
-    "scattered": (Severity.WARNING, "documents whose sentences are not together"),
-    "repeated": (Severity.NOTE, "sentences without entities that stand in another file too"),
-    "rare-label": (Severity.NOTE, "labels that occur seldom"),
-    "punctuation": (Severity.NOTE, "entities that begin or end with punctuation"),
+    "label-case": (Severity.WARNING, "labels that differ only in case"),
+    "leakage": (Severity.WARNING, "sentences with entities that also occur in another file"),
+    "scattered": (Severity.WARNING, "documents whose sentences are not contiguous"),
+    "repeated": (Severity.NOTE, "sentences without entities that also occur in another file"),
+    "rare-label": (Severity.NOTE, "rare labels"),
+    "punctuation": (Severity.NOTE, "entities that start or end with punctuation"),
 }
 
 
@@ -48,24 +47,15 @@ class Finding:
     where: str  # "file:line"
     message: str
 
-    @property
-    def severity(self) -> Severity:
-        return KINDS[self.kind][0]
-
     def __str__(self) -> str:
-        return f"{self.where}: {self.severity}: {self.message}"
+        return f"{self.where}: {KINDS[self.kind][0]}: {self.message}"
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "severity": str(self.severity),
-            "kind": self.kind,
-            "where": self.where,
-            "message": self.message,
-        }
+    def to_dict(self) -> dict[str, str]:
+        return {"severity": str(KINDS[self.kind][0]), **asdict(self)}
 
 
 class Findings:
-    """How many of each kind, and of each the first few or all."""
+    """Number of findings of each kind, and the first `keep` of them (all if None)."""
 
     def __init__(self, keep: int | None = None) -> None:
         self.keep = keep
@@ -74,14 +64,14 @@ class Findings:
 
     def add(self, kind: str, where: str, message: str) -> None:
         self.counts[kind] += 1
-        # Words may hold anything, even what would make a terminal do things.
+        # Escape control characters, which could manipulate the terminal.
         if not message.isprintable():
             message = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in message)
         if self.keep is None or len(self.kept[kind]) < self.keep:
             self.kept[kind].append(Finding(kind, where, message))
 
     def kinds(self) -> list[str]:
-        """Those that occur, the worst first."""
+        """Return the kinds that occur, most severe first."""
         return [kind for kind in KINDS if self.counts[kind]]
 
     def count(self, severity: Severity) -> int:

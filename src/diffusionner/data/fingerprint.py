@@ -1,4 +1,4 @@
-"""What a corpus is known by: scores are only comparable when they are over the same one."""
+"""Identity of a corpus: scores are comparable only if they are over the same corpus."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from diffusionner.corpus import Sentence
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """How many sentences and entities, and a hash of their words, spans and labels in order, and
-    of what was looked for.
+    """Number of sentences and entities, and a hash of the words, spans, labels and `types`.
 
-    Neither the file's format nor its name, its documents nor the order of the entities within a
-    sentence change it.
+    The file format, file and document names, and the order of the entities within a sentence do
+    not affect it.
     """
 
     sentences: int
@@ -39,26 +38,26 @@ def fingerprint(sentences: Iterable[Sentence]) -> Fingerprint:
         irregular = set(sentence.irregular)
         count += 1
         entities += len(spans) + len(irregular)
-        # Not repr: which characters it escapes depends on the version of Python.
+        # Not repr: which characters it escapes depends on the Python version.
         state.update(ascii((sentence.words, [tuple(span) for span in spans])).encode())
         if irregular:
-            placed = sorted((_placed(sentence, parts), label) for parts, label in irregular)
-            state.update(ascii(placed).encode())
+            places = sorted((_word_positions(sentence, parts), label) for parts, label in irregular)
+            state.update(ascii(places).encode())
         if sentence.types is not None:
             state.update(ascii(sorted(sentence.types)).encode())
     return Fingerprint(count, entities, state.hexdigest())
 
 
-def _placed(sentence: Sentence, parts: Iterable[tuple[int, int]]) -> list[tuple[int, ...]]:
-    """The word of each part's first and last character, and the character in it.
+def _word_positions(sentence: Sentence, parts: Iterable[tuple[int, int]]) -> list[tuple[int, ...]]:
+    """Return the word, and the character in it, of the first and last character of each part.
 
-    They are the same whatever stands between words, which not every format holds.
+    This does not depend on the white space between words, which not every format keeps.
     """
     _, offsets = sentence.characters()
     starts = [start for start, _ in offsets] or [0]
 
-    def place(position: int) -> tuple[int, int]:
-        word = max(0, bisect_right(starts, position) - 1)
-        return word, position - starts[word]
+    def position(character: int) -> tuple[int, int]:
+        word = max(0, bisect_right(starts, character) - 1)
+        return word, character - starts[word]
 
-    return [place(start) + place(end - 1) for start, end in parts]
+    return [position(start) + position(end - 1) for start, end in parts]

@@ -1,14 +1,14 @@
-"""Several corpora as one, their labels made the same.
+"""Merging of corpora with different label sets into one.
 
-Corpora look for different things. What one of them does not mark is not absent from its text, so
-each sentence says which labels were looked for (`types`), and training knows what nobody marked.
+Corpora annotate different things. A label that one of them does not annotate is not absent from its
+text, so each sentence records the labels that it was annotated for (`types`), and training does not
+treat unannotated entities as negatives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +18,23 @@ from diffusionner import formats
 from diffusionner.corpus import Sentence, Span
 from diffusionner.errors import DataError, nearest
 
-ARTICLES = frozenset(("the", "a", "an"))
-KEYS = ("file", "labels", "names", "first", "after")
+_ARTICLES = frozenset(("the", "a", "an"))
+_KEYS = {"file", "labels", "names", "first", "after"}
 _EXAMPLE = "sources: [{file: corpus.jsonl, labels: {person: PER, group: ORG}}]"
 
 
 @dataclass(frozen=True)
-class Part:
-    """One of the corpora."""
+class MergeSource:
+    """One of the corpora to merge."""
 
     file: Path
-    labels: dict[str, str]  # its own → those of the result; others are left out
-    names: bool = False  # keep names only, of a corpus that also marks "the old man"
-    first: int | None = None  # take no more than its first sentences
-    after: int = 0  # or what comes after so many
+    labels: dict[str, str]  # old label → new label; other labels are dropped
+    names: bool = False  # keep only names, if the corpus also annotates phrases ("the old man")
+    first: int | None = None  # maximum number of sentences
+    after: int = 0  # number of sentences to skip
 
 
 def read_yaml(path: Path) -> Any:
-    """What a YAML file holds."""
     try:
         return yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -44,106 +43,105 @@ def read_yaml(path: Path) -> Any:
         raise DataError(f"{path} is not YAML: {error}") from error
 
 
-def read_recipe(path: Path, folder: Path | None = None) -> list[Part]:
-    """A YAML file with `sources`; their files count from the folder, or from its own."""
-    given = read_yaml(path)
-    sources = given.get("sources") if isinstance(given, dict) else None
+def read_recipe(path: Path, folder: Path | None = None) -> list[MergeSource]:
+    """Read a YAML file with `sources`; their files are relative to `folder` or to the recipe."""
+    recipe = read_yaml(path)
+    sources = recipe.get("sources") if isinstance(recipe, dict) else None
     if not isinstance(sources, list) or not sources:
         raise DataError(f"{path} has no list 'sources'; write {_EXAMPLE}")
     folder = path.parent if folder is None else folder
     return [
-        _part(source, f"{path}, source {number}", folder)
+        _read_source(source, f"{path}, source {number}", folder)
         for number, source in enumerate(sources, start=1)
     ]
 
 
-def _part(source: Any, place: str, folder: Path) -> Part:
-    if not isinstance(source, dict) or not {"file", "labels"} <= source.keys() <= set(KEYS):
+def _read_source(source: Any, place: str, folder: Path) -> MergeSource:
+    if not isinstance(source, dict) or not {"file", "labels"} <= source.keys() <= _KEYS:
         raise DataError(
-            f"{place}: expected 'file', 'labels' and perhaps 'names', 'first', 'after'; "
+            f"{place}: expected 'file', 'labels' and optionally 'names', 'first', 'after'; "
             f"write {_EXAMPLE}"
         )
     labels, names = source["labels"], source.get("names", False)
     if not isinstance(labels, dict) or not labels or not isinstance(names, bool):
         raise DataError(
-            f"{place}: 'labels' must say what each label becomes, 'names' true or false; "
+            f"{place}: 'labels' must map old labels to new ones, 'names' must be true or false; "
             f"write {_EXAMPLE}"
         )
     first, after = source.get("first"), source.get("after", 0)
-    if not all(type(one) is int and one >= 0 for one in (after, first or 0)):
-        raise DataError(f"{place}: 'first' and 'after' are numbers of sentences")
-    mapped = {str(old): str(new) for old, new in labels.items()}
-    return Part(folder / str(source["file"]), mapped, names, first, after)
+    if not all(type(number) is int and number >= 0 for number in (after, first or 0)):
+        raise DataError(f"{place}: 'first' and 'after' must be numbers of sentences")
+    mapping = {str(old): str(new) for old, new in labels.items()}
+    return MergeSource(folder / str(source["file"]), mapping, names, first, after)
 
 
 def merge(
-    parts: list[Part], left_out: Callable[[Part, set[str]], None] = lambda part, labels: None
+    sources: list[MergeSource], dropped: dict[Path, set[str]] | None = None
 ) -> Iterator[Sentence]:
-    """The sentences of all parts, documents kept apart.
+    """Yield the sentences of all sources with the new labels.
 
-    left_out is called with each part and those of its labels that the recipe does not name.
+    dropped: filled with the labels of each file that the recipe does not map.
     """
-    everything = {new for part in parts for new in part.labels.values()}
-    for number, part in enumerate(parts):
-        annotated_types = set(part.labels.values())
-        types = None if annotated_types == everything else tuple(sorted(annotated_types))
-        for sentence in _taken(part, left_out):
-            entities = [
-                span._replace(label=part.labels[span.label])
-                for span in sentence.entities
-                if span.label in part.labels
-            ]
-            if part.names:
+    all_labels = {new for source in sources for new in source.labels.values()}
+    for number, source in enumerate(sources):
+        labels = source.labels
+        annotated = set(labels.values())
+        types = None if annotated == all_labels else tuple(sorted(annotated))
+        for sentence in _selected(source, {} if dropped is None else dropped):
+            relabeled = relabel(sentence, labels, types)
+            entities = relabeled.entities
+            if source.names:
                 entities = [name for span in entities for name in _name(span, sentence.words)]
-            yield replace(
-                sentence,
-                entities=sorted(set(entities)),
-                doc=None if sentence.doc is None else f"{number}/{sentence.doc}",
-                types=types,
-                irregular=[
-                    one._replace(label=part.labels[one.label])
-                    for one in sentence.irregular
-                    if one.label in part.labels
-                ],
-            )
+            doc = None if sentence.doc is None else f"{number}/{sentence.doc}"
+            yield replace(relabeled, entities=sorted(set(entities)), doc=doc)
 
 
-def _taken(part: Part, left_out: Callable[[Part, set[str]], None]) -> Iterator[Sentence]:
-    """The sentences of a part; DataError at its end if it lacks a label that the recipe names."""
-    taken: set[str] = set()
-    passed: set[str] = set()
-    stop = None if part.first is None else part.after + part.first
-    sentences = _noting(formats.iterate(part.file), passed)
-    yield from _noting(islice(sentences, part.after, stop), taken)
-    left_out(part, taken - part.labels.keys())
-    if part.labels.keys() <= passed:
-        return
-    for _ in sentences:  # a label may be only in what is not taken
-        pass
-    unknown = [label for label in part.labels if label not in passed]
-    if unknown and passed:  # of a corpus without any entity nothing can be dropped
-        known, hint = ", ".join(sorted(passed)), nearest(unknown[0], sorted(passed))
+def relabel(
+    sentence: Sentence, labels: Mapping[str, str], types: tuple[str, ...] | None
+) -> Sentence:
+    """Rename labels and drop annotations whose label is not in the mapping."""
+    entities = [e for e in sentence.entities if e.label in labels]
+    irregular = [e for e in sentence.irregular if e.label in labels]
+    return replace(
+        sentence,
+        entities=[e._replace(label=labels[e.label]) for e in entities],
+        irregular=[e._replace(label=labels[e.label]) for e in irregular],
+        types=types,
+    )
+
+
+def _selected(source: MergeSource, dropped: dict[Path, set[str]]) -> Iterator[Sentence]:
+    """Yield the selected sentences, then raise DataError if the file lacks a mapped label."""
+    seen: set[str] = set()
+    selected: set[str] = set()
+    end = None if source.first is None else source.after + source.first
+    # Read to the end: a label may occur only in sentences that are not selected.
+    for number, sentence in enumerate(formats.iterate(source.file)):
+        labels = {one.label for one in (*sentence.entities, *sentence.irregular)}
+        labels.update(sentence.types or ())
+        seen |= labels
+        if source.after <= number and (end is None or number < end):
+            selected |= labels
+            yield sentence
+    dropped.setdefault(source.file, set()).update(selected - source.labels.keys())
+    unknown = [label for label in source.labels if label not in seen]
+    if unknown and seen:  # a corpus without entities has nothing to drop
+        known, hint = ", ".join(sorted(seen)), nearest(unknown[0], sorted(seen))
         raise DataError(
-            f"{part.file} has no label '{unknown[0]}', which the recipe names; "
+            f"{source.file} has no label '{unknown[0]}', which the recipe maps; "
             + (hint if known in hint else f"{hint} It has: {known}")
         )
 
 
-def _noting(sentences: Iterable[Sentence], labels: set[str]) -> Iterator[Sentence]:
-    """The sentences as they pass, and their labels: those marked and those looked for."""
-    for sentence in sentences:
-        labels.update(span.label for span in sentence.entities)
-        labels.update(one.label for one in sentence.irregular)
-        labels.update(sentence.types or ())
-        yield sentence
-
-
 def _name(span: Span, words: list[str]) -> list[Span]:
-    """The span without its article if it is a name: begins and ends with a capital or a number."""
+    """Return the span without its article if it starts and ends like a name, else nothing."""
     start = span.start
-    if words[start].lower() in ARTICLES and span.end - start > 1:
+    if words[start].lower() in _ARTICLES and span.end - start > 1:
         start += 1
-    first, last = words[start], words[span.end - 1]
-    begins = first[:1].isupper() or first[:1].isdigit()
-    ends = last[:1].isupper() or last[:1].isdigit() or last == "."
-    return [span._replace(start=start)] if begins and ends else []
+
+    def like_name(word: str) -> bool:
+        return word[:1].isupper() or word[:1].isdigit()
+
+    last = words[span.end - 1]
+    is_name = like_name(words[start]) and (like_name(last) or last == ".")
+    return [span._replace(start=start)] if is_name else []

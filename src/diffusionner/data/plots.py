@@ -1,4 +1,4 @@
-"""Statistics of corpora drawn: sizes and labels, one colour a corpus."""
+"""Plots of corpus statistics, one color per corpus."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diffusionner.data.statistics import Statistics, ranked
+from diffusionner.data.statistics import Statistics, most_frequent
 from diffusionner.errors import DataError
 from diffusionner.files import write_all_or_none
 
@@ -16,33 +16,33 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 EXTENSIONS = (".png", ".svg", ".pdf")
-_SHOWN = 0.999  # of all sentences and entities: the longest few would squeeze the rest
-_MOST_LABELS = 30
+_SHOWN = 0.999  # share of sentences and entities in range: outliers would squeeze the rest
+_MAX_LABELS = 30
 
 
 def check_path(path: Path) -> None:
-    """Raise DataError, before anything is read, if no plot could be written there."""
+    """Raise DataError if no plot can be written to `path`."""
     if path.suffix.lower() not in EXTENSIONS:
-        raise DataError(f"{path}: a plot is one of {', '.join(EXTENSIONS)}; choose such a name")
+        raise DataError(f"{path}: a plot must be one of {', '.join(EXTENSIONS)}; rename it")
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise DataError(
-            "a plot needs the package 'matplotlib'; install it, in a clone, with: "
+            "plots need the package 'matplotlib'; install it, in a clone, with: "
             "pip install '.[plot]'"
         ) from error
 
 
 def plot(corpora: Mapping[str, Statistics], path: Path) -> None:
-    """Four charts in one picture: sizes in per cent of each corpus, labels in numbers."""
+    """Draw four charts: lengths and nesting in percent of each corpus, labels in numbers."""
     check_path(path)
     import matplotlib
-    from matplotlib.figure import Figure  # not pyplot: it would look for a screen
+    from matplotlib.figure import Figure  # not pyplot, which needs a display
 
     labels: Counter[str] = Counter()
     for statistics in corpora.values():
         labels.update(statistics.labels)
-    shown = ranked(labels)[:_MOST_LABELS]
+    shown = most_frequent(labels)[:_MAX_LABELS]
     figure = Figure(figsize=(11, 7 + 0.1 * len(shown)), layout="constrained")
     ((lengths, sizes), (nesting, types)) = figure.subplots(2, 2)
     _draw_curves(lengths, {name: s.sentence_lengths for name, s in corpora.items()})
@@ -50,34 +50,34 @@ def plot(corpora: Mapping[str, Statistics], path: Path) -> None:
     _draw_bars(sizes, {name: s.entity_lengths for name, s in corpora.items()})
     sizes.set(title="entity length", xlabel="words", ylabel="% of entities")
     _draw_bars(nesting, {name: s.nesting_depths for name, s in corpora.items()})
-    nesting.set(title="nesting depth", xlabel="entities around it", ylabel="% of entities")
+    nesting.set(title="nesting depth", xlabel="containing entities", ylabel="% of entities")
     _draw_labels(types, {name: s.labels for name, s in corpora.items()}, shown)
     more = len(labels) - len(shown)
     types.set(title=f"labels ({more} more)" if more else "labels", xlabel="entities")
     figure.legend(
         *lengths.get_legend_handles_labels(), loc="outside upper center", ncols=min(4, len(corpora))
     )
-    kind = path.suffix.lower()[1:]
-    # Neither a date nor random identifiers: the same corpus gives the same file.
-    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+    extension = path.suffix.lower()[1:]
+    # No date and no random identifiers: the same corpus gives the same file.
+    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(extension)
     with matplotlib.rc_context({"svg.hashsalt": "diffusionner"}), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of each character that the font does not have
+        warnings.simplefilter("ignore")  # one for each character missing from the font
         write_all_or_none(
-            {path: lambda file: figure.savefig(file, format=kind, dpi=150, metadata=metadata)}
+            {path: lambda file: figure.savefig(file, format=extension, dpi=150, metadata=metadata)}
         )
 
 
-def _shares(counts: Counter[int]) -> dict[int, float]:
+def _percentages(counts: Counter[int]) -> dict[int, float]:
     total = counts.total() or 1
     return {size: 100 * counts[size] / total for size in sorted(counts)}
 
 
 def _draw_curves(axes: Axes, corpora: Mapping[str, Counter[int]]) -> None:
     for name, counts in corpora.items():
-        shares = _shares(counts)
+        shares = _percentages(counts)
         sizes = range(1, max(shares, default=1) + 1)
-        axes.plot(list(sizes), [shares.get(size, 0.0) for size in sizes], label=_plain(name))
-    axes.set_xlim(0, max(_most(counts) for counts in corpora.values()) + 1)
+        axes.plot(list(sizes), [shares.get(size, 0.0) for size in sizes], label=_escape(name))
+    axes.set_xlim(0, max(map(_largest_shown, corpora.values())) + 1)
 
 
 def _draw_bars(axes: Axes, corpora: Mapping[str, Counter[int]]) -> None:
@@ -85,11 +85,11 @@ def _draw_bars(axes: Axes, corpora: Mapping[str, Counter[int]]) -> None:
 
     width = 0.8 / len(corpora)
     for number, counts in enumerate(corpora.values()):
-        shares = _shares(counts)
+        shares = _percentages(counts)
         shift = (number + 0.5) * width - 0.4
         axes.bar([size + shift for size in shares], list(shares.values()), width)
     first = min((size for counts in corpora.values() for size in counts), default=0)
-    axes.set_xlim(first - 0.5, max(_most(counts) for counts in corpora.values()) + 0.5)
+    axes.set_xlim(first - 0.5, max(map(_largest_shown, corpora.values())) + 0.5)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
@@ -99,12 +99,12 @@ def _draw_labels(axes: Axes, corpora: Mapping[str, Counter[str]], shown: list[st
         shift = (number + 0.5) * width - 0.4
         places = [row + shift for row in range(len(shown))]
         axes.barh(places, [counts[label] for label in shown], width)
-    axes.set_yticks(range(len(shown)), [_plain(label) for label in shown])
+    axes.set_yticks(range(len(shown)), [_escape(label) for label in shown])
     axes.invert_yaxis()
 
 
-def _most(counts: Counter[int]) -> int:
-    """The size up to which all but a few are."""
+def _largest_shown(counts: Counter[int]) -> int:
+    """Return the smallest size that covers the share `_SHOWN`."""
     seen, total = 0, counts.total()
     for size in sorted(counts):
         seen += counts[size]
@@ -113,6 +113,6 @@ def _most(counts: Counter[int]) -> int:
     return 1
 
 
-def _plain(text: str) -> str:
-    """As it is: a dollar would begin a formula, and an underscore hide a name in the legend."""
+def _escape(text: str) -> str:
+    """Escape dollars, which start a formula, and drop underscores that hide a legend entry."""
     return text.replace("$", r"\$").lstrip("_") or text

@@ -1,4 +1,4 @@
-"""What is in a corpus: one pass over it, of which only sums and the documents are remembered."""
+"""Corpus statistics, computed in one pass with little memory."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 
 from diffusionner.corpus import Sentence
 from diffusionner.data.fingerprint import Fingerprint, fingerprint
-from diffusionner.data.overlaps import depths, nested
+from diffusionner.data.overlaps import nested_entities, nesting_depths
 
 
 @dataclass
 class Statistics:
-    """The paper's table of datasets (its appendix B), and what else one wants to see.
+    """The statistics in the paper's appendix B, and more.
 
-    This gives the paper's numbers for GENIA, CoNLL03 and the test set of MSRA, all of them:
+    They reproduce all the paper's numbers for GENIA, CoNLL03 and the test set of MSRA:
 
-    * an entity is nested if it lies inside another of its sentence or has another inside; two
-      labels on the same words count too (these corpora have none), crossing ones do not;
-    * averages are over all sentences, those without entities too, and rounded to two places;
-    * an entity that stands twice counts once.
+    * an entity is nested if it contains another of its sentence or lies inside another; two labels
+      on the same words count as nested (these corpora have none), crossing entities do not;
+    * averages are over all sentences, including those without entities, rounded to two places;
+    * duplicate entities count once.
 
-    Annotations that are no run of whole words are counted apart.
+    Annotations that are not contiguous spans of whole words are counted separately.
     """
 
     sentences: int = 0
@@ -31,33 +31,32 @@ class Statistics:
     words: int = 0
     entities: int = 0
     nested_entities: int = 0
-    most_entities: int = 0  # in a sentence
+    max_entities: int = 0  # per sentence
     irregular: int = 0
     labels: Counter[str] = field(default_factory=Counter)
-    # How many there are of each size.
     sentence_lengths: Counter[int] = field(default_factory=Counter)
     entity_lengths: Counter[int] = field(default_factory=Counter)
     nesting_depths: Counter[int] = field(default_factory=Counter)
-    _documents: set[int] = field(default_factory=set)  # hashes, which take less than the names
+    _documents: set[int] = field(default_factory=set)  # hashes, to save memory
 
     def add(self, sentence: Sentence) -> None:
         entities = set(sentence.entities)
-        inner_or_outer = nested(entities)
+        nested = nested_entities(entities)
         if sentence.doc is not None:
             self._documents.add(hash(sentence.doc))
         self.sentences += 1
-        self.nested_sentences += bool(inner_or_outer)
+        self.nested_sentences += bool(nested)
         self.words += len(sentence.words)
         self.entities += len(entities)
-        self.nested_entities += len(inner_or_outer)
-        self.most_entities = max(self.most_entities, len(entities))
+        self.nested_entities += len(nested)
+        self.max_entities = max(self.max_entities, len(entities))
         self.irregular += len(sentence.irregular)
         self.labels.update(span.label for span in entities)
         self.labels.update(annotation.label for annotation in sentence.irregular)
         self.sentence_lengths[len(sentence.words)] += 1
         self.entity_lengths.update(end - start for start, end, _ in entities)
-        if inner_or_outer:
-            self.nesting_depths.update(depths(entities).values())
+        if nested:
+            self.nesting_depths.update(nesting_depths(entities).values())
         else:
             self.nesting_depths[0] += len(entities)
 
@@ -67,7 +66,7 @@ class Statistics:
 
     @property
     def nesting_ratio(self) -> float:
-        """In per cent."""
+        """Percentage of nested entities."""
         return 100 * self.nested_entities / self.entities if self.entities else 0.0
 
     @property
@@ -88,29 +87,29 @@ class Statistics:
             "entities": self.entities,
             "nested_entities": self.nested_entities,
             "nesting_ratio": round(self.nesting_ratio, 6),
-            "maximum_entities": self.most_entities,
+            "maximum_entities": self.max_entities,
             "average_entities": round(self.average_entities, 6),
             "irregular": self.irregular,
-            "labels": {label: self.labels[label] for label in ranked(self.labels)},
+            "labels": {label: self.labels[label] for label in most_frequent(self.labels)},
             "sentence_lengths": _by_size(self.sentence_lengths),
             "entity_lengths": _by_size(self.entity_lengths),
             "nesting_depths": _by_size(self.nesting_depths),
         }
 
 
-def gather(sentences: Iterable[Sentence]) -> tuple[Statistics, Fingerprint]:
+def collect_statistics(sentences: Iterable[Sentence]) -> tuple[Statistics, Fingerprint]:
     statistics = Statistics()
 
-    def passing() -> Iterator[Sentence]:
+    def counted() -> Iterator[Sentence]:
         for sentence in sentences:
             statistics.add(sentence)
             yield sentence
 
-    return statistics, fingerprint(passing())
+    return statistics, fingerprint(counted())
 
 
-def ranked(labels: Counter[str]) -> list[str]:
-    """The most frequent first."""
+def most_frequent(labels: Counter[str]) -> list[str]:
+    """Return the labels by descending frequency."""
     return sorted(labels, key=lambda label: (-labels[label], label))
 
 

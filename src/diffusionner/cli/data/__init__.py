@@ -7,13 +7,13 @@ import typer
 from diffusionner.cli.data import check, convert, formats, merge, split, stats
 
 app = typer.Typer(
-    help="Count, convert, merge, split and check corpora, in any of the formats.",
+    help="Inspect, convert, merge, split and check corpora in any format.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
-app.command("stats")(stats.stats)
-app.command("convert")(convert.convert)
-app.command("merge")(merge.merge)
-app.command("split")(split.split)
-app.command("check")(check.check)
-app.command("formats")(formats.formats)
+app.command()(stats.stats)
+app.command()(convert.convert)
+app.command()(merge.merge)
+app.command()(split.split)
+app.command()(check.check)
+app.command()(formats.formats)

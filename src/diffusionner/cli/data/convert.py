@@ -21,21 +21,16 @@ def convert(
     ] = None,
     to_format: Annotated[
         str | None,
-        typer.Option(
-            "--to",
-            metavar="FORMAT",
-            help="See `data formats`.  [default: by the extension of OUT]",
-            show_default=False,
-        ),
+        typer.Option("--to", metavar="FORMAT", help="[default: by the extension of OUT]"),
     ] = None,
     lossy: Annotated[
-        bool, typer.Option("--lossy", help="Leave out what the format of OUT cannot hold.")
+        bool, typer.Option("--lossy", help="Drop what the output format cannot represent.")
     ] = False,
 ) -> None:
-    """Write a corpus in another format.
+    """Convert a corpus to another format.
 
-    Sentences stream through, so the size of the corpus does not matter. Entities that the other
-    format cannot hold are an error unless `--lossy`. OUT appears when it is whole.
+    Sentences are streamed, so the corpus may have any size. Entities that the output format cannot
+    represent are an error unless `--lossy` is given. OUT appears only once it is complete.
 
     Examples:
 
@@ -50,8 +45,8 @@ def convert(
 
     refuse_overwrite(target, source)
     chosen, _ = formats.choose(source, from_format)
-    with shared.counting(f"converting {source}") as watch:
-        sentences = watch(formats.iterate(source, from_format))
+    with shared.counting(f"converting {source}") as counted:
+        sentences = counted(formats.iterate(source, from_format))
         done = conversion.convert(sentences, target, to_format, lossy)
     lines = [
         f"{source} ({chosen.name}) -> {target} ({done.format}): {done.sentences} sentences, "
@@ -60,12 +55,12 @@ def convert(
     lost = done.lost_entities + done.lost_irregular
     if lost:
         lines.append(
-            f"left out: {lost} of {done.entities + lost} entities ({done.lost_entities} that "
-            f"overlap others, {done.lost_irregular} in parts or cut through a word)"
+            f"dropped {lost} of {done.entities + lost} entities ({done.lost_entities} that "
+            f"overlap others, {done.lost_irregular} discontinuous or misaligned)"
         )
     if done.lost_text:
-        lines.append(f"{done.format} holds words, not what stands between them in the text")
+        lines.append(f"{done.format} stores only words, not the white space between them")
     if done.lost_docs:
-        lines.append(f"{done.format} does not hold the names of documents")
+        lines.append(f"{done.format} does not store document names")
     for line in lines:
         say(Console(), line)

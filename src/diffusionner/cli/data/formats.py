@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def formats() -> None:
-    """List the formats of corpora and their options with their defaults.
+    """List the corpus formats and their options with default values.
 
     Options follow the name of the format: `--format conll:word=1,labels=2+3`.
     """
@@ -16,19 +16,18 @@ def formats() -> None:
 
     from diffusionner.formats import FORMATS
 
-    table = Table("format", "written", "extensions", "options", "what")
+    table = Table("format", "writes", "extensions", "options", "description")
     for format in FORMATS.values():
-        options = (f"{f.name}={_shown(f.default)}" for f in dataclasses.fields(format.options))
+        defaults = {f.name: f.default for f in dataclasses.fields(format.options)}
+        options = [
+            f"{name}={str(value).lower() if isinstance(value, bool) else value}"
+            for name, value in defaults.items()
+        ]
         table.add_row(
             format.name,
             "no" if format.write is None else "folder" if format.folder else "file",
             " ".join(format.extensions),
-            Text("\n".join(options)),  # not markup, whatever stands in it
+            Text("\n".join(options)),  # Text, because it may contain brackets
             Text(format.summary),
         )
     Console().print(table)
-
-
-def _shown(default: object) -> str:
-    """As one would write it."""
-    return str(default).lower() if isinstance(default, bool) else str(default)

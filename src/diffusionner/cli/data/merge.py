@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,25 +11,22 @@ from diffusionner.cli.data import shared
 from diffusionner.cli.messages import say
 from diffusionner.files import refuse_overwrite
 
-if TYPE_CHECKING:
-    from diffusionner.corpus import Sentence
-
 
 def merge(
-    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="YAML file, described above.")],
+    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="YAML file, see above.")],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="JSONL file to write.")],
     data: Annotated[
         Path | None,
         typer.Option("--data", help="Folder of the files.  [default: that of the recipe]"),
     ] = None,
 ) -> None:
-    """Make one corpus of several whose labels differ.
+    """Merge corpora with different labels into one.
 
-    The recipe lists them: `file` (any format), `labels` (what each of its labels becomes; others
-    are left out, one that it lacks is an error) and `names: true` for a corpus that marks more than
-    names.
-    Each sentence keeps in `types` which labels its annotators looked for, so that training does not
-    take for "no entity" what nobody marked.
+    The recipe lists the sources. Each has a `file` (any format), `labels` (a mapping to the new
+    labels; other labels are dropped, and a label that the file lacks is an error) and optionally
+    `names: true`, if the corpus also annotates phrases that are not names.
+    Each sentence stores in `types` the labels that it was annotated for, so that training does not
+    treat unannotated entities as negatives.
 
     Example of a recipe:
 
@@ -38,33 +34,35 @@ def merge(
         - {file: news.conll, labels: {PER: person, ORG: organisation, MISC: other}}
         - {file: tweets.jsonl, labels: {person: person, group: organisation}}
     """
+    from collections import Counter
+    from collections.abc import Iterator
+
     from rich.console import Console
 
     from diffusionner import formats
+    from diffusionner.corpus import Sentence
     from diffusionner.data import merging
 
-    parts = merging.read_recipe(recipe, data)
-    refuse_overwrite(target, recipe, *(part.file for part in parts))
-    notes: list[str] = []
-    count = entities = partial = 0
+    sources = merging.read_recipe(recipe, data)
+    refuse_overwrite(target, recipe, *(source.file for source in sources))
+    dropped: dict[Path, set[str]] = {}
+    totals: Counter[str] = Counter()
 
-    def left_out(part: merging.Part, labels: set[str]) -> None:
-        if labels:
-            notes.append(f"{part.file}: left out {', '.join(sorted(labels))}")
-
-    def counted() -> Iterator[Sentence]:
-        nonlocal count, entities, partial
-        for sentence in watch(merging.merge(parts, left_out)):
-            count += 1
-            entities += len(sentence.entities)
-            partial += sentence.types is not None
+    def merged() -> Iterator[Sentence]:
+        for sentence in counted(merging.merge(sources, dropped)):
+            partial = sentence.types is not None
+            totals.update(sentences=1, entities=len(sentence.entities), partial=partial)
             yield sentence
 
-    with shared.counting(f"merging {len(parts)} corpora") as watch:
-        formats.write(target, counted(), "jsonl")
-    summary = (
-        f"{target}: {count} sentences of {len(parts)} corpora, {entities} entities; in {partial} "
-        "only some of the labels were looked for"
+    with shared.counting(f"merging {len(sources)} corpora") as counted:
+        formats.write(target, merged(), "jsonl")
+    console = Console()
+    say(
+        console,
+        f"{target}: {totals['sentences']} sentences from {len(sources)} corpora, "
+        f"{totals['entities']} entities; {totals['partial']} sentences are annotated for only some "
+        "of the labels",
     )
-    for line in (summary, *notes):
-        say(Console(), line)
+    for file, labels in dropped.items():
+        if labels:
+            say(console, f"{file}: dropped {', '.join(sorted(labels))}")

@@ -1,4 +1,4 @@
-"""What the commands on corpora share."""
+"""Options and helpers shared by the commands on corpora."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ import typer
 from diffusionner.corpus import Sentence
 from diffusionner.files import write_bytes
 
-FORMAT_HELP = "See `data formats`.  [default: found out from the file]"
+FORMAT_HELP = "See `data formats`.  [default: detected]"
 Format = Annotated[
     str | None, typer.Option("--format", metavar="FORMAT", help=FORMAT_HELP, show_default=False)
 ]
 Json = Annotated[
     Path | None,
-    typer.Option("--json", metavar="FILE", help="Also write it as JSON.", show_default=False),
+    typer.Option("--json", metavar="FILE", help="Also write JSON.", show_default=False),
 ]
-Watch = Callable[[Iterable[Sentence]], Iterator[Sentence]]
+Counted = Callable[[Iterable[Sentence]], Iterator[Sentence]]
 _STEP = 1000  # sentences between updates of the display
 
 
 @contextmanager
-def counting(what: str) -> Iterator[Watch]:
-    """A function that lets sentences pass and counts them on the terminal meanwhile."""
+def counting(task_name: str) -> Iterator[Counted]:
+    """Yield a function that passes sentences through and counts them on the terminal."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
-    text = TextColumn("{task.description}", markup=False)  # a path may hold brackets
+    text = TextColumn("{task.description}", markup=False)  # a path may contain brackets
+    columns = SpinnerColumn(), text, TimeElapsedColumn()
     with Progress(
-        SpinnerColumn(), text, TimeElapsedColumn(),
-        console=console, transient=True, disable=not console.is_terminal,
-    ) as bar:  # fmt: skip
-        task = bar.add_task(what, total=None)
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
+        task = progress.add_task(task_name, total=None)
 
-        def watch(sentences: Iterable[Sentence]) -> Iterator[Sentence]:
+        def counted(sentences: Iterable[Sentence]) -> Iterator[Sentence]:
             for number, sentence in enumerate(sentences, 1):
                 yield sentence
                 if number % _STEP == 0:
-                    bar.update(task, description=f"{what}: {number:,} sentences")
+                    progress.update(task, description=f"{task_name}: {number:,} sentences")
 
-        yield watch
+        yield counted
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -53,7 +53,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def short_names(paths: list[str]) -> dict[str, str]:
-    """Each path's own name or, where that is not enough to tell them apart, the path."""
+    """Return the file name of each path or, if that is ambiguous, the path itself."""
     names = [Path(path).name for path in paths]
     return {
         path: name if names.count(name) == 1 else path

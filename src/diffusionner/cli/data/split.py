@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,33 +15,27 @@ from diffusionner.files import refuse_overwrite
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from diffusionner.data.splitting import Part
     from diffusionner.data.statistics import Statistics
 
 
 def split(
     source: Annotated[Path, typer.Argument(metavar="IN", help="Corpus.")],
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the parts go.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Output folder.")],
     parts: Annotated[
-        str, typer.Option(metavar="NAME=SHARE,...", help="The parts; shares add up to 1.")
+        str, typer.Option(metavar="NAME=SHARE,...", help="Parts; the shares sum to 1.")
     ] = "train=0.8,dev=0.1,test=0.1",
-    seed: Annotated[int, typer.Option(help="Another seed, another split.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     format: shared.Format = None,
     to_format: Annotated[
         str | None,
-        typer.Option(
-            "--to",
-            metavar="FORMAT",
-            help="Format of the parts.  [default: that of IN]",
-            show_default=False,
-        ),
+        typer.Option("--to", metavar="FORMAT", help="Output format.  [default: that of IN]"),
     ] = None,
 ) -> None:
-    """Split a corpus into parts that are alike.
+    """Split a corpus into parts with similar contents.
 
-    Sentences of one document stay together; without documents, every sentence is dealt out for
-    itself. Sentences, each label and nested entities are kept in proportion. The same corpus,
-    parts and seed give the same split. Either all parts are written or none.
+    Sentences of one document stay together; without documents, each sentence is assigned
+    separately. The number of sentences, each label and nested entities are kept in proportion. The
+    same corpus, parts and seed give the same split. Either all parts are written or none.
 
     Example: `diffusionner data split all.jsonl corpus --parts train=0.9,test=0.1 --seed 1`
     """
@@ -51,44 +44,44 @@ def split(
     from diffusionner import formats
     from diffusionner.data import splitting
 
-    chosen = splitting.parse_parts(parts)
-    given, _ = formats.choose(source, format)
+    shares = splitting.parse_shares(parts)
+    input_format, _ = formats.choose(source, format)
     if to_format is None:
-        # With its options: those that say how to read also say how to write.
-        to_format = format or given.name
-    written, _ = formats.choose_output(folder, to_format)
+        # With its options: they apply to writing as well.
+        to_format = format or input_format.name
+    output_format, _ = formats.choose_output(folder, to_format)
     suffix = source.suffix
-    if written is not given:
-        suffix = written.extensions[0] if written.extensions else ""
-    paths = {part: folder / (part.name + ("" if written.folder else suffix)) for part in chosen}
+    if output_format is not input_format:
+        suffix = output_format.extensions[0] if output_format.extensions else ""
+    if output_format.folder:
+        suffix = ""
+    paths = {name: folder / (name + suffix) for name in shares}
     for path in paths.values():
         refuse_overwrite(path, source)
-    with shared.counting(f"splitting {source}") as watch:
-        found = splitting.split(
-            lambda: watch(formats.iterate(source, format)), paths, seed, to_format
+    with shared.counting(f"splitting {source}") as counted:
+        statistics = splitting.split(
+            lambda: counted(formats.iterate(source, format)), shares, paths, seed, to_format
         )
     console = Console()
-    console.print(to_table(found))
-    for part, path in paths.items():
-        line = f"{part.name}: {path}"
-        say(console, line)
+    console.print(_table(statistics, shares))
+    for name, path in paths.items():
+        say(console, f"{name}: {path}")
 
 
-def to_table(found: Mapping[Part, Statistics]) -> Table:
-    """A column a part: how much it got of everything, and which share of all that is."""
+def _table(parts: Mapping[str, Statistics], shares: Mapping[str, float]) -> Table:
+    """Return a column for each part: counts and their share of the total."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table("")
-    for part in found:
-        table.add_column(Text(f"{part.name} ({100 * part.share:g}%)"), justify="right")
+    for name, share in shares.items():
+        table.add_column(Text(f"{name} ({100 * share:g}%)"), justify="right")
 
     def add(heading: str, count: Callable[[Statistics], int]) -> None:
-        counts = [count(statistics) for statistics in found.values()]
+        counts = [count(statistics) for statistics in parts.values()]
         total = sum(counts)
         if total:
-            cells = (f"{n} ({100 * n / total:5.2f}%)" for n in counts)
-            table.add_row(Text(heading), *cells)
+            table.add_row(Text(heading), *(f"{n} ({100 * n / total:5.2f}%)" for n in counts))
 
     add("documents", lambda s: s.documents)
     add("sentences", lambda s: s.sentences)
@@ -96,10 +89,6 @@ def to_table(found: Mapping[Part, Statistics]) -> Table:
     add("entities", lambda s: s.entities)
     add("nested entities", lambda s: s.nested_entities)
     table.add_section()
-    for label in sorted({label for statistics in found.values() for label in statistics.labels}):
-        add(label, partial(_count, label))
+    for label in sorted({label for statistics in parts.values() for label in statistics.labels}):
+        add(label, lambda s, label=label: s.labels[label])  # type: ignore[misc]
     return table
-
-
-def _count(label: str, statistics: Statistics) -> int:
-    return statistics.labels[label]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +14,6 @@ from diffusionner.cli.messages import say
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from diffusionner.data.fingerprint import Fingerprint
     from diffusionner.data.statistics import Statistics
 
 
@@ -26,18 +24,15 @@ def stats(
     plot_path: Annotated[
         Path | None,
         typer.Option(
-            "--plot",
-            metavar="FILE",
-            help="Also draw lengths, nesting and labels: .png, .svg or .pdf.",
-            show_default=False,
+            "--plot", metavar="FILE", help="Also plot lengths, nesting, labels (.png, .svg, .pdf)."
         ),
     ] = None,
 ) -> None:
-    """Count what is in corpora, as the paper's table of datasets does.
+    """Show the statistics of corpora that the paper reports, and more.
 
-    An entity is nested if it lies inside another of its sentence or has another inside (or has the
-    same words as one of another label); averages are over all sentences. The fingerprint changes
-    with any word, entity or label: scores are comparable where it is the same.
+    An entity is nested if it contains another of its sentence or lies inside another (or has the
+    same words as one with another label). Averages are over all sentences. The fingerprint changes
+    with any word, entity or label: scores are comparable if it is the same.
 
     Example: `diffusionner data stats train.jsonl dev.jsonl test.jsonl --plot corpus.svg`
     """
@@ -45,70 +40,70 @@ def stats(
 
     from diffusionner import formats
     from diffusionner.data import plots
-    from diffusionner.data.statistics import gather
+    from diffusionner.data.statistics import collect_statistics
 
     if plot_path is not None:
         plots.check_path(plot_path)
-    with shared.counting("reading") as watch:
-        found = {str(path): gather(watch(formats.iterate(path, format))) for path in files}
+    with shared.counting("reading") as counted:
+        found = {
+            str(path): collect_statistics(counted(formats.iterate(path, format))) for path in files
+        }
+    names = shared.short_names(list(found))
+    statistics = {names[path]: each for path, (each, _) in found.items()}
     console = Console()
-    console.print(to_table(found))
-    for name, (_, fingerprint) in found.items():
-        say(console, f"{name}: {fingerprint}")
+    console.print(_table(statistics))
+    for path, (_, fingerprint) in found.items():
+        say(console, f"{path}: {fingerprint}")
     if json_path is not None:
         shared.write_json(
             json_path,
             [
-                {"file": name, "fingerprint": fingerprint.to_dict(), **statistics.to_dict()}
-                for name, (statistics, fingerprint) in found.items()
+                {"file": path, "fingerprint": fingerprint.to_dict(), **each.to_dict()}
+                for path, (each, fingerprint) in found.items()
             ],
         )
     if plot_path is not None:
-        names = shared.short_names(list(found))
-        plots.plot({names[name]: statistics for name, (statistics, _) in found.items()}, plot_path)
+        plots.plot(statistics, plot_path)
 
 
-def to_table(found: Mapping[str, tuple[Statistics, Fingerprint]]) -> Table:
-    """A column a corpus: the paper's rows, then ours, then the labels."""
+def _table(corpora: Mapping[str, Statistics]) -> Table:
+    """Return a column for each corpus: the paper's rows, further counts, the labels."""
+    from collections import Counter
+
     from rich.table import Table
     from rich.text import Text
 
-    from diffusionner.data.statistics import ranked
+    from diffusionner.data.statistics import most_frequent
 
-    names = shared.short_names(list(found))
-    columns = [statistics for statistics, _ in found.values()]
     table = Table("")
-    for name in found:
-        table.add_column(Text(names[name]), justify="right")
+    for name in corpora:
+        table.add_column(Text(name), justify="right")
 
-    def add(heading: str, value: Callable[[Statistics], str]) -> None:
-        # Text, because a label may hold brackets, which rich would take for markup.
-        table.add_row(Text(heading), *(value(statistics) for statistics in columns))
+    def add(heading: str, value: Callable[[Statistics], object]) -> None:
+        # Text, because rich would interpret brackets in a label as markup.
+        table.add_row(Text(heading), *(str(value(each)) for each in corpora.values()))
 
-    add("sentences", lambda s: str(s.sentences))
-    add("  with nested entities", lambda s: str(s.nested_sentences))
-    add("entities", lambda s: str(s.entities))
-    add("  nested entities", lambda s: str(s.nested_entities))
+    def share(statistics: Statistics, label: str) -> str:
+        count, total = statistics.labels[label], statistics.labels.total()
+        return f"{count} ({100 * count / total:4.1f}%)" if total else "0"
+
+    add("sentences", lambda s: s.sentences)
+    add("  with nested entities", lambda s: s.nested_sentences)
+    add("entities", lambda s: s.entities)
+    add("  nested entities", lambda s: s.nested_entities)
     add("  nesting ratio (%)", lambda s: f"{s.nesting_ratio:.2f}")
     add("average sentence length", lambda s: f"{s.average_length:.2f}")
-    add("maximum number of entities", lambda s: str(s.most_entities))
+    add("maximum number of entities", lambda s: s.max_entities)
     add("average number of entities", lambda s: f"{s.average_entities:.2f}")
     table.add_section()
-    add("documents", lambda s: str(s.documents or "-"))
-    add("words", lambda s: str(s.words))
-    add("longest sentence", lambda s: str(max(s.sentence_lengths, default=0)))
-    add("longest entity", lambda s: str(max(s.entity_lengths, default=0)))
-    if any(s.irregular for s in columns):
-        add("in parts or cut through a word", lambda s: str(s.irregular))
+    add("documents", lambda s: s.documents or "-")
+    add("words", lambda s: s.words)
+    add("longest sentence", lambda s: max(s.sentence_lengths, default=0))
+    add("longest entity", lambda s: max(s.entity_lengths, default=0))
+    if any(each.irregular for each in corpora.values()):
+        add("discontinuous or misaligned", lambda s: s.irregular)
     table.add_section()
-    every = columns[0].labels.copy()
-    for statistics in columns[1:]:
-        every.update(statistics.labels)
-    for label in ranked(every):
-        add(label, partial(_count, label))
+    labels: Counter[str] = sum((each.labels for each in corpora.values()), Counter())
+    for label in most_frequent(labels):
+        add(label, lambda s, label=label: share(s, label))  # type: ignore[misc]
     return table
-
-
-def _count(label: str, statistics: Statistics) -> str:
-    count, total = statistics.labels[label], statistics.labels.total()
-    return f"{count} ({100 * count / total:4.1f}%)" if total else "0"
