@@ -117,7 +117,7 @@ def _selected(source: MergeSource, dropped: dict[Path, set[str]]) -> Iterator[Se
     end = None if source.first is None else source.after + source.first
     # Read to the end: a label may occur only in sentences that are not selected.
     for number, sentence in enumerate(formats.iterate(source.file)):
-        labels = {one.label for one in (*sentence.entities, *sentence.irregular)}
+        labels = {e.label for e in sentence.entities} | {e.label for e in sentence.irregular}
         labels.update(sentence.types or ())
         seen |= labels
         if source.after <= number and (end is None or number < end):
