@@ -213,7 +213,9 @@ def test_calibrate_on_the_command_line(ner: DiffusionNER, tmp_path: Path, cli):
     given = ("--model", tmp_path / "before", "--data", tmp_path / "dev.jsonl")
     result = cli("calibrate", tmp_path / "after", *given)
     assert result.status == 0, result.err
-    assert "before" in result.out and all(f"{label}: from" in result.out for label in ner.labels)
+    assert "before" in result.out and all(
+        f"{label}: threshold" in result.out for label in ner.labels
+    )
     fitted = load_calibration(tmp_path / "after")
     assert fitted is not None and load_calibration(tmp_path / "before") is None
     weights = [tmp_path / name / "model.safetensors" for name in ("before", "after")]
@@ -228,7 +230,7 @@ def test_calibrate_on_the_command_line(ner: DiffusionNER, tmp_path: Path, cli):
     assert "expected calibration error" in report.out
     formats.write(tmp_path / "dev.jsonl", sentences[:1])
     refused = cli("calibrate", tmp_path / "none", *given)
-    assert refused.status == 2 and "too little is found" in refused.err
+    assert refused.status == 2 and "too few entities" in refused.err
     assert not (tmp_path / "none").exists()
 
 
@@ -255,7 +257,7 @@ def test_scores_of_another_model(ner: DiffusionNER, tmp_path: Path, cli):
     weights = [tmp_path / name / "model.safetensors" for name in ("all", "both")]
     assert weights[0].read_bytes() == weights[1].read_bytes()
     refused = cli("calibrate", tmp_path / "none", *given, tmp_path / "all")
-    assert refused.status == 2 and "no scores were fitted" in refused.err
+    assert refused.status == 2 and "not calibrated" in refused.err
     refused = cli("calibrate", tmp_path / "none", *given[:2])
     assert refused.status == 2 and "--scores-of" in refused.err
     config = tmp_path / "one" / "config.json"
@@ -263,5 +265,5 @@ def test_scores_of_another_model(ner: DiffusionNER, tmp_path: Path, cli):
     swapped["labels"].reverse()
     config.write_text(json.dumps(swapped))
     refused = cli("calibrate", tmp_path / "none", *given, tmp_path / "one")
-    assert refused.status == 2 and "other types" in refused.err
+    assert refused.status == 2 and "different labels" in refused.err
     assert not (tmp_path / "none").exists()

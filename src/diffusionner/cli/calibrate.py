@@ -12,7 +12,8 @@ import typer
 
 from diffusionner.cli import options
 from diffusionner.cli.data.shared import Format
-from diffusionner.files import refuse_overwrite
+from diffusionner.cli.messages import say
+from diffusionner.files import bytes_writer, refuse_overwrite, write_all_or_none
 from diffusionner.storage import registry
 from diffusionner.storage.registry import DEFAULT
 
@@ -21,24 +22,21 @@ if TYPE_CHECKING:
 
 
 def calibrate(
-    output: Annotated[Path, typer.Argument(help="Folder to write.")],
-    data: Annotated[
-        Path | None, typer.Option("--data", help="Labelled corpus to fit the scores on.")
-    ] = None,
+    output: Annotated[Path, typer.Argument(help="Output folder.")],
+    data: Annotated[Path | None, typer.Option("--data", help="Labelled corpus to fit on.")] = None,
     scores_of: Annotated[
-        str | None,
-        typer.Option("--scores-of", help="Take over the scores of this model instead."),
+        str | None, typer.Option("--scores-of", help="Copy the calibration of this model instead.")
     ] = None,
     model: options.Model = DEFAULT,
     format: Format = None,
     device: options.Device = None,
 ) -> None:
-    """Fit scores and their thresholds anew, on text like yours.
+    """Recalibrate a model's scores and thresholds on text like yours.
 
-    Training does this on its dev corpus. Elsewhere the same model may be right more or less often
-    than its scores say; some hundred labelled sentences mend that, and no weight changes.
-    A model trained on all there is, dev included, has nothing left to fit scores on: it can take
-    those of one that was trained in the same way without dev.
+    Training calibrates on its dev corpus. On other text, the same model may be correct more or less
+    often than its scores say. A few hundred labelled sentences fix that; no weights change.
+    A model trained on all data, including dev, has nothing left to calibrate on: it can take the
+    calibration of a model that was trained in the same way without dev.
 
     Examples:
 
@@ -47,19 +45,18 @@ def calibrate(
     """
     if (data is None) == (scores_of is None):
         raise typer.BadParameter("give either --data or --scores-of")
-    refuse_overwrite(
-        output, *(registry.find_model(one) for one in (model, scores_of) if one is not None)
-    )
+    sources = [registry.find_model(one) for one in (model, scores_of) if one is not None]
+    refuse_overwrite(output, *sources)
     if data is None:
-        calibration = _scores_of(str(scores_of), model)
+        calibration = _copied(str(scores_of), model)
     else:
         calibration = _fitted(output, data, model, format, device)
-    _write(output, registry.find_model(model), calibration)
+    _write(output, sources[0], calibration)
     for label, threshold in calibration.thresholds.items():
-        typer.echo(f"  {label}: from {threshold:.2f}")
+        typer.echo(f"  {label}: threshold {threshold:.2f}")
 
 
-def _scores_of(other: str, model: str) -> Calibration:
+def _copied(other: str, model: str) -> Calibration:
     from diffusionner.errors import CheckpointError
     from diffusionner.inference.calibration import load_calibration
     from diffusionner.storage.config import read_config
@@ -67,9 +64,9 @@ def _scores_of(other: str, model: str) -> Calibration:
     source, target = registry.find_model(other), registry.find_model(model)
     calibration = load_calibration(source)
     if calibration is None:
-        raise CheckpointError(f"{other}: no scores were fitted for it; fit some with --data")
+        raise CheckpointError(f"{other} is not calibrated; calibrate with --data")
     if read_config(source)["labels"] != read_config(target)["labels"]:
-        raise CheckpointError(f"{other} has other types than {model}: its scores do not fit")
+        raise CheckpointError(f"{other} has different labels than {model}; calibrate with --data")
     return calibration
 
 
@@ -91,38 +88,34 @@ def _fitted(
     sentences = formats.read(data, format)
     ner = options.load_model(model, device)
     check_labels(sentences, ner.labels)
-    errors = Console(stderr=True)
-    with errors.status("predicting"):
+    with Console(stderr=True).status("predicting"):
         found = ner.find(sentences, phi=0.0)
     calibration = fit(sentences, found, ner.labels)
     if calibration is None:
         raise DataError(
-            f"{data}: too little is found there to fit scores on; give a corpus in which the model "
-            f"finds at least {2 * FEWEST_PER_KNOT} entities"
+            f"{data}: the model predicts too few entities to calibrate on; give a corpus in which "
+            f"it predicts at least {2 * FEWEST_PER_KNOT}"
         )
-    totals, right, _ = outcomes(sentences, found, ner.labels)
-    before = expected_calibration_error(ner.judge(ner.settings.inference).scores(totals), right)
-    after = expected_calibration_error(calibration.scores(totals), right)
-    Console().print(
-        f"{output}: expected calibration error on {data}, over all candidates: {before:.3f} before,"
-        f" {after:.3f} after",
-        highlight=False,
-        soft_wrap=True,
+    totals, correct, _ = outcomes(sentences, found, ner.labels)
+    before = expected_calibration_error(ner.judge(ner.settings.inference).scores(totals), correct)
+    after = expected_calibration_error(calibration.scores(totals), correct)
+    say(
+        Console(),
+        f"{output}: expected calibration error of all candidates on {data}: {before:.3f} before, "
+        f"{after:.3f} after",
     )
     return calibration
 
 
 def _write(output: Path, source: Path, calibration: Calibration) -> None:
-    """The same model with other scores: its weights stay as they are stored."""
-    from diffusionner.files import bytes_writer, write_all_or_none
+    """Copy the model with a new calibration; its weights stay as stored."""
     from diffusionner.storage.config import CARD, TEST_SCORES, model_files, read_config
 
     config = read_config(source)
     config["calibration"] = calibration.to_dict()
     config["settings"]["inference"] |= {"threshold": None, "phi": None}
     text = json.dumps(config, indent=1, ensure_ascii=False) + "\n"
-    # Both tell of the scores before.
-    outdated = {CARD, TEST_SCORES}
-    others = {file.name for file in model_files(source)} - {"config.json", *outdated}
-    copies = {output / name: partial(shutil.copyfile, source / name) for name in sorted(others)}
+    # The card and the test scores describe the old calibration.
+    names = {file.name for file in model_files(source)} - {"config.json", CARD, TEST_SCORES}
+    copies = {output / name: partial(shutil.copyfile, source / name) for name in sorted(names)}
     write_all_or_none({**copies, output / "config.json": bytes_writer(text.encode())})

@@ -9,7 +9,7 @@ import typer
 
 from diffusionner.cli import options
 from diffusionner.cli.data.shared import Format, Json
-from diffusionner.cli.score import Html, HtmlSentences, Resamples, write_results
+from diffusionner.cli.score import Html, HtmlSentences, Resamples, show_and_write
 from diffusionner.storage.registry import DEFAULT
 
 
@@ -39,8 +39,6 @@ def evaluate(
 
     Example: `diffusionner evaluate --model runs/model --data test.jsonl --html scores.html`
     """
-    from rich.console import Console
-
     from diffusionner import formats
     from diffusionner.evaluation import evaluate
     from diffusionner.evaluation.result import Evaluation
@@ -57,5 +55,4 @@ def evaluate(
     evaluation = Evaluation.from_report(report, (str(data), model), resamples)
     settings = ner.settings.with_inference(chosen).to_dict()["inference"]
     about = {"model": model, "inference": settings}
-    write_results(evaluation, about, json_path, html_path, html_sentences)
-    evaluation.show(Console())
+    show_and_write(evaluation, about, json_path, html_path, html_sentences)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from diffusionner.cli.data.shared import Json
+from diffusionner.cli.messages import say
 
 if TYPE_CHECKING:
     from diffusionner.evaluation.result import Evaluation
@@ -55,8 +56,6 @@ def score(
 
     * `diffusionner score test.jsonl ours.jsonl --other theirs.jsonl --json scores.json`
     """
-    from rich.console import Console
-
     from diffusionner import formats
     from diffusionner.evaluation.alignment import align
     from diffusionner.evaluation.result import Evaluation
@@ -69,18 +68,19 @@ def score(
     evaluation = Evaluation.from_report(score_pairs(pairs), names, resamples, seed, by_characters)
     if other is not None:
         evaluation = evaluation.compare_with(formats.read(other, other_format), str(other))
-    write_results(evaluation, {}, json_path, html_path, html_sentences)
-    evaluation.show(Console())
+    show_and_write(evaluation, {}, json_path, html_path, html_sentences)
 
 
-def write_results(
+def show_and_write(
     evaluation: Evaluation,
     about: dict[str, Any],
     json_path: Path | None,
     html_path: Path | None,
     html_sentences: int,
 ) -> None:
-    """Write the requested files; `about` precedes the scores in the JSON file."""
+    """Write the requested files and print the scores; `about` precedes them in the JSON file."""
+    from rich.console import Console
+
     from diffusionner.evaluation.page import render
     from diffusionner.files import bytes_writer, write_all_or_none
 
@@ -94,3 +94,5 @@ def write_results(
         writers[html_path] = bytes_writer(page.encode("utf-8", "replace"))
     if writers:
         write_all_or_none(writers)
+    console = Console()
+    say(console, evaluation.to_text(console.width))

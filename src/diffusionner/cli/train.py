@@ -66,7 +66,7 @@ def train(
             highlight=False,
         )
     if outcome.test is not None:
-        console.print(outcome.test.to_table())
+        print(outcome.test)
 
 
 def _how_to_go_on(output: Path) -> str:

@@ -74,6 +74,14 @@ class Statistics:
         return self.words / self.sentences if self.sentences else 0.0
 
     @property
+    def max_length(self) -> int:
+        return max(self.sentence_lengths, default=0)
+
+    @property
+    def max_entity_length(self) -> int:
+        return max(self.entity_lengths, default=0)
+
+    @property
     def average_entities(self) -> float:
         return self.entities / self.sentences if self.sentences else 0.0
 

@@ -78,12 +78,12 @@ def _coverage(pairs: Sequence[Pair], chosen: Sequence[int]) -> str:
 
 
 def _table(table: ScoreTable) -> str:
-    head = "".join(_cell("th", table, n, text) for n, text in enumerate(table.headings))
+    head = "".join(f'<th scope="col">{escape(text)}</th>' for text in table.headings)
     bodies = []
     for section in filter(None, table.sections):
         rows = []
         for name, *cells in section:
-            columns = "".join(_cell("td", table, n, text) for n, text in enumerate(cells, 1))
+            columns = "".join(f"<td>{escape(text)}</td>" for text in cells)
             rows.append(f'<tr><th scope="row">{escape(name)}</th>{columns}</tr>')
         bodies.append(f"<tbody>{''.join(rows)}</tbody>")
     note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
@@ -93,12 +93,6 @@ def _table(table: ScoreTable) -> str:
         f"<caption>{escape(table.title)}</caption><thead><tr>{head}</tr></thead>"
         f"{''.join(bodies)}</table>{note}</div>"
     )
-
-
-def _cell(tag: str, table: ScoreTable, column: int, text: str) -> str:
-    scope = ' scope="col"' if tag == "th" else ""
-    prose = ' class="prose"' if table.prose and column == len(table.headings) - 1 else ""
-    return f"<{tag}{scope}{prose}>{escape(text)}</{tag}>"
 
 
 def _sentence(number: int, pair: Pair, labels: Mapping[str, int]) -> tuple[str, int]:

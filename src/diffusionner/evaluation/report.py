@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +24,7 @@ from diffusionner.evaluation.mentions import Mention
 from diffusionner.evaluation.significance import Difference, Intervals
 from diffusionner.inference.calibration import expected_calibration_error
 
-if TYPE_CHECKING:
-    from rich.table import Table
+_METRIC_NAMES = ("precision", "recall", "F1")
 
 
 class OutcomeStyle(NamedTuple):
@@ -36,7 +35,7 @@ class OutcomeStyle(NamedTuple):
 
 
 OUTCOMES = {
-    Outcome.CORRECT: OutcomeStyle("correct", "correct boundaries and type", "✓", "c"),
+    Outcome.CORRECT: OutcomeStyle("correct", "boundaries and type", "✓", "c"),
     Outcome.TYPE: OutcomeStyle("wrong type", "correct boundaries", "≠", "t"),
     Outcome.BOUNDARY: OutcomeStyle("wrong boundary", "correct type, overlap", "↔", "b"),
     Outcome.BOTH: OutcomeStyle("both wrong", "overlap", "✗", "x"),
@@ -47,43 +46,24 @@ OUTCOMES = {
 
 @dataclass(frozen=True, slots=True)
 class ScoreTable:
-    """The first column holds row names, the others numbers."""
+    """Rows in sections. The first column holds names, the others numbers."""
 
     title: str
     headings: list[str]
     sections: list[list[list[str]]]
     note: str = ""
-    prose: bool = False  # the last column is text
-    wide: bool = False  # one column per type: unreadable when squeezed
 
     def __str__(self) -> str:
-        rows = [row for section in self.sections for row in section]
-        widths = [max(map(len, column)) for column in zip(self.headings, *rows, strict=True)]
+        rows = [self.headings, *(row for section in self.sections for row in section)]
+        first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
 
-        def line(row: Sequence[str]) -> str:
-            cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
-            return "  ".join([row[0].ljust(widths[0]), *cells[1:]]).rstrip()
+        def line(row: list[str]) -> str:
+            cells = (cell.rjust(width) for cell, width in zip(row[1:], others, strict=True))
+            return "  ".join([row[0].ljust(first), *cells]).rstrip()
 
-        blocks = filter(None, [[self.headings], *self.sections])
-        return "\n\n".join("\n".join(map(line, block)) for block in blocks)
-
-    def to_rich(self) -> Table:
-        from rich.table import Table
-        from rich.text import Text
-
-        # Text, because rich would interpret brackets in a label as markup.
-        table = Table(title=Text(self.title) if self.title else None, title_justify="left")
-        last = len(self.headings) - 1
-        for number, heading in enumerate(self.headings):
-            is_text = number == 0 or (self.prose and number == last)
-            table.add_column(Text(heading), justify="left" if is_text else "right")
-        for section in self.sections:
-            for row in section:
-                table.add_row(*map(Text, row))
-            table.add_section()
-        if self.note:
-            table.caption, table.caption_justify = Text(self.note), "left"
-        return table
+        blocks = ["\n".join(map(line, section)) for section in self.sections if section]
+        parts = (self.title, line(self.headings), "\n\n".join(blocks), self.note)
+        return "\n".join(filter(None, parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +116,6 @@ class Report:
     def __str__(self) -> str:
         return str(self.summary())
 
-    def to_table(self) -> Table:
-        """Return the summary as a table of rich."""
-        return self.summary().to_rich()
-
     def summary(self, intervals: Intervals | None = None, title: str = "") -> ScoreTable:
         """Return _percentages and the number of gold entities, overall and for each type."""
 
@@ -164,31 +140,26 @@ class Report:
             rows.append(cells("discontinuous or misaligned", self.irregular))
         types = [cells(label, row, label=label) for label, row in self.per_type.items()]
         middle = [] if intervals is None else ["95% CI of F1"]
-        headings = ["", "precision", "recall", "F1", *middle, "support"]
+        headings = ["", *_METRIC_NAMES, *middle, "support"]
         return ScoreTable(title, headings, [rows, types])
 
     def to_dict(self) -> dict[str, Any]:
         """Return all scores as plain values for JSON; what does not occur is left out."""
         names: list[str | None] = [*self.per_type, None]
         counts = [[self.confusion.get((row, column), 0) for column in names] for row in names]
+        rows = ("micro", "macro", "boundaries", "overlap", "types", "nested")
+        groups = ("per_type", "by_depth", "by_length")
         result: dict[str, Any] = {
             "sentences": self.sentences,
-            "micro": row_to_dict(self.micro),
-            "macro": row_to_dict(self.macro),
-            "boundaries": row_to_dict(self.boundaries),
-            "overlap": {
-                **row_to_dict(self.overlap),
-                "macro": row_to_dict(self.overlap_macro),
-                "per_type": _rows_to_dict(self.overlap_per_type),
-            },
-            "types": row_to_dict(self.types),
-            "nested": row_to_dict(self.nested),
-            "per_type": _rows_to_dict(self.per_type),
-            "by_depth": _rows_to_dict(self.by_depth),
-            "by_length": _rows_to_dict(self.by_length),
+            **{name: row_to_dict(getattr(self, name)) for name in rows},
+            **{name: _rows_to_dict(getattr(self, name)) for name in groups},
             "errors": {outcome.value: count for outcome, count in self.errors.items()},
             # Rows are gold labels, columns predicted ones; the last of each means no entity.
             "confusion": {"labels": names[:-1], "counts": counts},
+        }
+        result["overlap"] |= {
+            "macro": row_to_dict(self.overlap_macro),
+            "per_type": _rows_to_dict(self.overlap_per_type),
         }
         if self.by_sentence_length:
             result["by_sentence_length"] = _rows_to_dict(self.by_sentence_length)
@@ -203,7 +174,7 @@ class Report:
         return bool(self.irregular.gold or self.irregular.predicted)
 
 
-def errors(report: Report) -> ScoreTable:
+def error_table(report: Report) -> ScoreTable:
     def share(count: int, total: int) -> str:
         return f"{100 * count / total:.2f}%" if total else ""
 
@@ -211,60 +182,50 @@ def errors(report: Report) -> ScoreTable:
     for outcome, count in report.errors.items():
         of_gold = "" if outcome is Outcome.SPURIOUS else share(count, report.micro.gold)
         of_predicted = "" if outcome is Outcome.MISSED else share(count, report.micro.predicted)
-        style = OUTCOMES[outcome]
-        rows.append([style.name, str(count), of_gold, of_predicted, style.meaning])
-    return ScoreTable(
-        "Errors",
-        ["", "count", "of gold", "of predicted", "meaning"],
-        [rows],
-        note="all but spurious sum to gold, all but missed to predicted",
-        prose=True,
-    )
+        name = f"{OUTCOMES[outcome].name} ({OUTCOMES[outcome].meaning})"
+        rows.append([name, str(count), of_gold, of_predicted])
+    headings = ["", "count", "of gold", "of predicted"]
+    note = "all but spurious sum to gold, all but missed to predicted"
+    return ScoreTable("Errors", headings, [rows], note)
 
 
-def breakdowns(report: Report) -> ScoreTable:
-    def rows(slices: Mapping[str, SliceCounts], name: str) -> list[list[str]]:
-        return [
-            [f"{name} {key}", *_percentages(row)]
-            + [str(count) for count in (row.gold, row.found, row.predicted)]
-            for key, row in slices.items()
-        ]
-
-    return ScoreTable(
-        "Strict scores by depth and length",
-        ["", "precision", "recall", "F1", "gold", "found", "predicted"],
+def slice_table(report: Report) -> ScoreTable:
+    slices = {
+        "depth": report.by_depth,
+        "words": report.by_length,
+        "sentence": report.by_sentence_length,
+    }
+    sections = [
         [
-            rows(report.by_depth, "depth"),
-            rows(report.by_length, "words"),
-            rows(report.by_sentence_length, "sentence"),
-        ],
-        note="depth: number of containing entities; words, sentence: length in words",
-    )
-
-
-def overlap_by_type(report: Report) -> ScoreTable:
-    rows = [
-        [label, *_percentages(row), str(row.gold)] for label, row in report.overlap_per_type.items()
+            [f"{name} {key}", *_percentages(row), str(row.gold), str(row.found), str(row.predicted)]
+            for key, row in rows.items()
+        ]
+        for name, rows in slices.items()
     ]
-    return ScoreTable("Overlap by type", ["", "precision", "recall", "F1", "support"], [rows])
+    headings = ["", *_METRIC_NAMES, "gold", "found", "predicted"]
+    note = "depth: number of containing entities; words, sentence: length in words"
+    return ScoreTable("Strict scores by depth and length", headings, sections, note)
 
 
-def confusion(report: Report) -> ScoreTable:
-    names: list[str | None] = [*report.per_type, None]
+def overlap_table(report: Report) -> ScoreTable:
+    types = report.overlap_per_type
+    rows = [[label, *_percentages(row), str(row.gold)] for label, row in types.items()]
+    return ScoreTable("Overlap by type", ["", *_METRIC_NAMES, "support"], [rows])
+
+
+def confusion_table(report: Report) -> ScoreTable:
+    labels: list[str | None] = [*report.per_type, None]
     rows = [
-        [name or "none", *(str(report.confusion.get((name, other), "·")) for other in names)]
-        for name in names
+        [label or "none", *(str(report.confusion.get((label, other), "·")) for other in labels)]
+        for label in labels
     ]
-    return ScoreTable(
-        "Types of entities with the same boundaries",
-        ["gold ↓ predicted →", *(name or "none" for name in names)],
-        [rows[:-1], rows[-1:]],
-        note="none: the other side has no entity with these boundaries",
-        wide=True,
-    )
+    headings = ["gold ↓ predicted →", *(label or "none" for label in labels)]
+    title = "Types of entities with the same boundaries"
+    note = "none: the other side has no entity with these boundaries"
+    return ScoreTable(title, headings, [rows[:-1], rows[-1:]], note)
 
 
-def comparison(
+def comparison_table(
     report: Report, other: Report, name: str, differences: Mapping[str, Difference]
 ) -> ScoreTable:
     names = {"micro": "strict", "boundaries": "boundaries only"}
@@ -272,14 +233,11 @@ def comparison(
     for measure, difference in differences.items():
         first, second = (100 * getattr(each, measure).f1 for each in (report, other))
         numbers = f"{first:.2f}", f"{second:.2f}", f"{100 * difference.f1:+.2f}"
-        between = _percent_range(difference.interval)
-        rows.append([names.get(measure, measure), *numbers, between, f"{difference.p:.4f}"])
-    return ScoreTable(
-        "Comparison with the other prediction",
-        ["F1", "this", "other", "difference", "95% CI", "p"],
-        [rows],
-        note=f"other: {name}; p: two-sided, approximate randomization over sentences",
-    )
+        interval = _percent_range(difference.interval)
+        rows.append([names.get(measure, measure), *numbers, interval, f"{difference.p:.4f}"])
+    headings = ["F1", "this", "other", "difference", "95% CI", "p"]
+    note = f"other: {name}; p: two-sided, approximate randomization over sentences"
+    return ScoreTable("Comparison with the other prediction", headings, [rows], note)
 
 
 def _rows_to_dict(rows: Mapping[str, Row]) -> dict[str, dict[str, Any]]:

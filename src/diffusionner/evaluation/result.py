@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from diffusionner.corpus import Sentence
 from diffusionner.data.fingerprint import Fingerprint, fingerprint
-from diffusionner.evaluation import report as tables
 from diffusionner.evaluation.alignment import align
-from diffusionner.evaluation.report import Report, ScoreTable
+from diffusionner.evaluation.report import (
+    Report,
+    ScoreTable,
+    comparison_table,
+    confusion_table,
+    error_table,
+    overlap_table,
+    slice_table,
+)
 from diffusionner.evaluation.scorer import score_pairs
 from diffusionner.evaluation.significance import (
     LEVEL,
@@ -19,9 +26,6 @@ from diffusionner.evaluation.significance import (
     differences,
     intervals,
 )
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +76,12 @@ class Evaluation:
 
     @property
     def tables(self) -> list[ScoreTable]:
+        """All tables, the widest last."""
         report, other = self.report, self.other
         result = [report.summary(self.intervals, "Scores")]
         if other is not None:
-            result.append(tables.comparison(report, other.report, other.name, other.differences))
-        make = (tables.errors, tables.breakdowns, tables.overlap_by_type, tables.confusion)
+            result.append(comparison_table(report, other.report, other.name, other.differences))
+        make = (error_table, slice_table, overlap_table, confusion_table)
         return [*result, *(table(report) for table in make)]
 
     @property
@@ -84,24 +89,17 @@ class Evaluation:
         how = "; compared by characters, as the tokens differ" if self.by_characters else ""
         return f"{self.predicted_name} against {self.gold_name} ({self.data}){how}"
 
-    def show(self, console: Console) -> None:
-        """Print all tables."""
-        from rich.measure import Measurement
-        from rich.text import Text
-
-        for each in self.tables:
-            table = each.to_rich()
-            unlimited = console.options.update(max_width=10**6)
-            if each.wide and Measurement.get(console, unlimited, table).maximum > console.width:
-                console.print(Text(f"{each.title}: too wide to print; see --json or --html"))
-            else:
-                console.print(table)
-        lines = [self.caption]
+    def to_text(self, width: int) -> str:
+        """Return all tables as plain text, without the confusion table if it is too wide."""
+        *tables, confusion = self.tables
+        last = str(confusion)
+        if max(map(len, last.splitlines())) > width:
+            last = f"{confusion.title}: too wide; see --json or --html"
+        caption = self.caption
         if self.report.prediction_scores is not None:
             error = self.report.prediction_scores.calibration_error
-            lines.append(f"expected calibration error of the predictions' scores: {error:.3f}")
-        for line in lines:
-            console.print(Text(line), soft_wrap=True)
+            caption += f"\nexpected calibration error of the predictions' scores: {error:.3f}"
+        return "\n\n".join([*map(str, tables), last, caption])
 
     def to_dict(self) -> dict[str, Any]:
         """Return all results as plain values for JSON."""

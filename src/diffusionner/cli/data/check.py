@@ -31,7 +31,6 @@ def check(
         typer.Argument(
             metavar="FILE|KEY=VALUE",
             help="Corpora, and settings to override, e.g. inference.overlap=flat.",
-            show_default=False,
         ),
     ] = None,
     config: Annotated[
@@ -44,7 +43,6 @@ def check(
             metavar="FILE",
             help="Training corpus: labels that it lacks are errors, sentences that it shares are "
             "leakage. Not checked itself.",
-            show_default=False,
         ),
     ] = None,
     against: Annotated[
@@ -52,7 +50,6 @@ def check(
         typer.Option(
             metavar="FILE",
             help="Corpus whose sentences are leakage. Not checked itself.",
-            show_default=False,
         ),
     ] = None,
     format: shared.Format = None,
@@ -182,16 +179,12 @@ def _show_findings(console: Console, findings: Findings, shown: int | None) -> N
 
 def _ceiling_table(checked: Sequence[CheckedFile], settings: InferenceSettings) -> Table:
     """Return a column for each file: gold entities, unreachable ones by reason, F1 ceiling."""
-    from rich.table import Table
-    from rich.text import Text
-
     from diffusionner.data.ceiling import REASONS
 
     names = shared.short_names([str(file.path) for file in checked])
     title = f"inference.overlap={settings.overlap}, inference.spans={settings.spans}"
-    table = Table("unreachable entities", title=title)
-    for file in checked:
-        table.add_column(Text(names[str(file.path)]), justify="right")
+    columns = [names[str(file.path)] for file in checked]
+    table = shared.column_table("unreachable entities", columns, title)
     ceilings = [file.ceiling for file in checked]
     table.add_row("gold entities", *(str(ceiling.gold) for ceiling in ceilings))
     for reason, description in REASONS.items():

@@ -17,7 +17,7 @@ def convert(
     target: Annotated[Path, typer.Argument(metavar="OUT", help="File or folder to write.")],
     from_format: Annotated[
         str | None,
-        typer.Option("--from", metavar="FORMAT", help=shared.FORMAT_HELP, show_default=False),
+        typer.Option("--from", metavar="FORMAT", help=shared.FORMAT_HELP),
     ] = None,
     to_format: Annotated[
         str | None,

@@ -6,20 +6,21 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from diffusionner.corpus import Sentence
 from diffusionner.files import write_bytes
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
 FORMAT_HELP = "See `data formats`.  [default: detected]"
-Format = Annotated[
-    str | None, typer.Option("--format", metavar="FORMAT", help=FORMAT_HELP, show_default=False)
-]
+Format = Annotated[str | None, typer.Option("--format", metavar="FORMAT", help=FORMAT_HELP)]
 Json = Annotated[
     Path | None,
-    typer.Option("--json", metavar="FILE", help="Also write JSON.", show_default=False),
+    typer.Option("--json", metavar="FILE", help="Also write JSON."),
 ]
 Counted = Callable[[Iterable[Sentence]], Iterator[Sentence]]
 _STEP = 1000  # sentences between updates of the display
@@ -46,6 +47,17 @@ def counting(task_name: str) -> Iterator[Counted]:
                     progress.update(task, description=f"{task_name}: {number:,} sentences")
 
         yield counted
+
+
+def column_table(corner: str, names: Iterable[str], title: str | None = None) -> Table:
+    """Return an empty table with a right-aligned column for each name."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(corner, title=title)
+    for name in names:
+        table.add_column(Text(name), justify="right")  # Text, because it may contain brackets
+    return table
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -70,25 +70,19 @@ def split(
 
 def _table(parts: Mapping[str, Statistics], shares: Mapping[str, float]) -> Table:
     """Return a column for each part: counts and their share of the total."""
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table("")
-    for name, share in shares.items():
-        table.add_column(Text(f"{name} ({100 * share:g}%)"), justify="right")
+    headings = [f"{name} ({100 * share:g}%)" for name, share in shares.items()]
+    table = shared.column_table("", headings)
 
-    def add(heading: str, count: Callable[[Statistics], int]) -> None:
-        counts = [count(statistics) for statistics in parts.values()]
+    def add(heading: str, counts: list[int]) -> None:
         total = sum(counts)
         if total:
             table.add_row(Text(heading), *(f"{n} ({100 * n / total:5.2f}%)" for n in counts))
 
-    add("documents", lambda s: s.documents)
-    add("sentences", lambda s: s.sentences)
-    add("words", lambda s: s.words)
-    add("entities", lambda s: s.entities)
-    add("nested entities", lambda s: s.nested_entities)
+    for name in ("documents", "sentences", "words", "entities", "nested_entities"):
+        add(name.replace("_", " "), [getattr(part, name) for part in parts.values()])
     table.add_section()
-    for label in sorted({label for statistics in parts.values() for label in statistics.labels}):
-        add(label, lambda s, label=label: s.labels[label])  # type: ignore[misc]
+    for label in sorted({label for part in parts.values() for label in part.labels}):
+        add(label, [part.labels[label] for part in parts.values()])
     return table

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +15,27 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from diffusionner.data.statistics import Statistics
+
+# Heading → attribute of Statistics.
+_ROWS = (
+    {
+        "sentences": "sentences",
+        "  with nested entities": "nested_sentences",
+        "entities": "entities",
+        "  nested entities": "nested_entities",
+        "  nesting ratio (%)": "nesting_ratio",
+        "average sentence length": "average_length",
+        "maximum number of entities": "max_entities",
+        "average number of entities": "average_entities",
+    },
+    {
+        "documents": "documents",
+        "words": "words",
+        "longest sentence": "max_length",
+        "longest entity": "max_entity_length",
+        "discontinuous or misaligned": "irregular",
+    },
+)
 
 
 def stats(
@@ -70,40 +91,21 @@ def _table(corpora: Mapping[str, Statistics]) -> Table:
     """Return a column for each corpus: the paper's rows, further counts, the labels."""
     from collections import Counter
 
-    from rich.table import Table
     from rich.text import Text
 
     from diffusionner.data.statistics import most_frequent
 
-    table = Table("")
-    for name in corpora:
-        table.add_column(Text(name), justify="right")
-
-    def add(heading: str, value: Callable[[Statistics], object]) -> None:
-        # Text, because rich would interpret brackets in a label as markup.
-        table.add_row(Text(heading), *(str(value(each)) for each in corpora.values()))
-
-    def share(statistics: Statistics, label: str) -> str:
-        count, total = statistics.labels[label], statistics.labels.total()
-        return f"{count} ({100 * count / total:4.1f}%)" if total else "0"
-
-    add("sentences", lambda s: s.sentences)
-    add("  with nested entities", lambda s: s.nested_sentences)
-    add("entities", lambda s: s.entities)
-    add("  nested entities", lambda s: s.nested_entities)
-    add("  nesting ratio (%)", lambda s: f"{s.nesting_ratio:.2f}")
-    add("average sentence length", lambda s: f"{s.average_length:.2f}")
-    add("maximum number of entities", lambda s: s.max_entities)
-    add("average number of entities", lambda s: f"{s.average_entities:.2f}")
-    table.add_section()
-    add("documents", lambda s: s.documents or "-")
-    add("words", lambda s: s.words)
-    add("longest sentence", lambda s: max(s.sentence_lengths, default=0))
-    add("longest entity", lambda s: max(s.entity_lengths, default=0))
-    if any(each.irregular for each in corpora.values()):
-        add("discontinuous or misaligned", lambda s: s.irregular)
-    table.add_section()
-    labels: Counter[str] = sum((each.labels for each in corpora.values()), Counter())
-    for label in most_frequent(labels):
-        add(label, lambda s, label=label: share(s, label))  # type: ignore[misc]
+    table = shared.column_table("", corpora)
+    columns = corpora.values()
+    for section in _ROWS:
+        for heading, name in section.items():
+            values = [getattr(each, name) for each in columns]
+            if name != "irregular" or any(values):
+                cells = (f"{v:.2f}" if isinstance(v, float) else str(v) for v in values)
+                table.add_row(heading, *cells)
+        table.add_section()
+    for label in most_frequent(sum((each.labels for each in columns), Counter())):
+        counts = [(each.labels[label], each.labels.total()) for each in columns]
+        cells = (f"{n} ({100 * n / total:4.1f}%)" if total else "0" for n, total in counts)
+        table.add_row(Text(label), *cells)  # Text, because it may contain brackets
     return table
