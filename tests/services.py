@@ -1,4 +1,4 @@
-"""Services that run in a thread of the tests, spoken to over real connections."""
+"""Services that run in a thread of the tests and answer over real connections."""
 
 from __future__ import annotations
 
@@ -14,49 +14,48 @@ import httpx
 import uvicorn
 
 from diffusionner import DiffusionNER
-from diffusionner.service.app import create
-from diffusionner.service.keys import ApiKeys
+from diffusionner.service.api_keys import ApiKeys
+from diffusionner.service.app import create_app
+from diffusionner.service.http_protocol import make_protocol
 from diffusionner.service.limits import Limits
-from diffusionner.service.protocol import protocol
-from diffusionner.service.service import Service
-from diffusionner.service.waiting import Task
-from diffusionner.service.worker import About, Answerer
+from diffusionner.service.runtime import Service
+from diffusionner.service.worker import JsonPredictor, ModelInfo, Operation
 
 
 class ModelThread:
     """A model in this process."""
 
-    def __init__(self, answerer: Answerer) -> None:
-        self.answerer = answerer
+    def __init__(self, predictor: JsonPredictor) -> None:
+        self.predictor = predictor
         self.pool = ThreadPoolExecutor(1)
 
-    async def about(self) -> About:
-        return self.answerer.about()
+    async def info(self) -> ModelInfo:
+        return self.predictor.info()
 
-    async def answer(self, task: Task, texts: Sequence[str]) -> list[bytes]:
+    async def run(self, operation: Operation, texts: Sequence[str]) -> list[bytes]:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self.pool, self.answerer.answer, task, texts)
+        return await loop.run_in_executor(self.pool, self.predictor.run, operation, texts)
 
     def stop(self) -> None:
         self.pool.shutdown()
 
 
-class Held(Answerer):
-    """Computes nothing before it is let go, and notes what it was given."""
+class Held(JsonPredictor):
+    """Blocks until `go` is set, and records its batches."""
 
     def __init__(self, ner: DiffusionNER) -> None:
         super().__init__(ner)
         self.go = threading.Event()
         self.given: list[list[str]] = []
 
-    def answer(self, task: Task, texts: Sequence[str]) -> list[bytes]:
+    def run(self, operation: Operation, texts: Sequence[str]) -> list[bytes]:
         self.given.append(list(texts))
         assert self.go.wait(20)
-        return super().answer(task, texts)
+        return super().run(operation, texts)
 
 
 class Client(httpx.Client):
-    """Of one running service."""
+    """A client of a running service."""
 
     service: Service
 
@@ -77,20 +76,20 @@ class Client(httpx.Client):
 
 @contextmanager
 def running(
-    answerer: Answerer, limits: Limits | None = None, keys: ApiKeys | None = None
+    predictor: JsonPredictor, limits: Limits | None = None, keys: ApiKeys | None = None
 ) -> Iterator[Client]:
-    """A service on a port of its own."""
+    """Run a service on a free port."""
     limits = limits or Limits()
-    service = Service("tiny", lambda metrics: [ModelThread(answerer)], limits, keys)
+    service = Service("tiny", lambda metrics: [ModelThread(predictor)], limits, keys)
     config = uvicorn.Config(
-        create(service), port=0, http=protocol(limits.receive), ws="none", log_config=None,
+        create_app(service), port=0, http=make_protocol(limits.receive), ws="none", log_config=None,
         timeout_graceful_shutdown=5,
     )  # fmt: skip
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
-        until(lambda: server.started and service.ready)
+        until(lambda: server.started and service.loaded)
         port = server.servers[0].sockets[0].getsockname()[1]
         with Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
             client.service = service
@@ -101,7 +100,7 @@ def running(
 
 
 def until(true: object, seconds: float = 20) -> None:
-    """Wait for something that happens elsewhere."""
+    """Wait until a condition is true."""
     end = time.monotonic() + seconds
     while not true():  # type: ignore[operator]
         assert time.monotonic() < end, "it did not happen"
@@ -109,7 +108,7 @@ def until(true: object, seconds: float = 20) -> None:
 
 
 def request_bytes(body: bytes, *headers: str, path: str = "/v1/entities") -> bytes:
-    """A POST as it goes over the wire."""
+    """Return the bytes of a POST request."""
     lines = [f"POST {path} HTTP/1.1", "Host: x", "Content-Type: application/json", *headers]
     if not any(line.lower().startswith(("content-length", "transfer")) for line in headers):
         lines.append(f"Content-Length: {len(body)}")
@@ -117,7 +116,7 @@ def request_bytes(body: bytes, *headers: str, path: str = "/v1/entities") -> byt
 
 
 def read_all(connection: socket.socket) -> bytes:
-    """Until the server closes."""
+    """Read until the server closes the connection."""
     received = b""
     while chunk := connection.recv(65536):
         received += chunk

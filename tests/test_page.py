@@ -13,10 +13,9 @@ from services import Client, running
 
 from diffusionner.corpus import Entity
 from diffusionner.drawing.lanes import assign
-from diffusionner.service.keys import ApiKeys
+from diffusionner.service.api_keys import ApiKeys
 from diffusionner.service.limits import Limits
-from diffusionner.service.waiting import Task
-from diffusionner.service.worker import Answerer
+from diffusionner.service.worker import JsonPredictor, Operation
 from models import LABELS, lively_model
 
 playwright = pytest.importorskip("playwright.sync_api", reason="install the extra 'dev'")
@@ -55,28 +54,28 @@ NAMELESS = """() => [...document.querySelectorAll("button, input, select, textar
   .map((node) => node.outerHTML)"""
 
 
-class Scripted(Answerer):
+class Scripted(JsonPredictor):
     """Finds what it is told to in texts that it is told of, and else what the model does."""
 
     scripts: dict[str, list[Entity]]
 
-    def answer(self, task: Task, texts: Sequence[str]) -> list[bytes]:
-        if task.kind == "entities" and texts[0] in self.scripts:
+    def run(self, operation: Operation, texts: Sequence[str]) -> list[bytes]:
+        if operation.kind == "entities" and texts[0] in self.scripts:
             found = [e._asdict() for e in self.scripts[texts[0]]]
             return [json.dumps({"text": texts[0], "entities": found}).encode()]
-        return super().answer(task, texts)
+        return super().run(operation, texts)
 
 
 @pytest.fixture(scope="module")
-def answerer(encoder_folder: Path) -> Scripted:
-    answerer = Scripted(lively_model(encoder_folder))
-    answerer.scripts = {}
-    return answerer
+def predictor(encoder_folder: Path) -> Scripted:
+    predictor = Scripted(lively_model(encoder_folder))
+    predictor.scripts = {}
+    return predictor
 
 
 @pytest.fixture(scope="module")
-def client(answerer: Scripted) -> Iterator[Client]:
-    with running(answerer) as client:
+def client(predictor: Scripted) -> Iterator[Client]:
+    with running(predictor) as client:
         yield client
 
 
@@ -129,20 +128,22 @@ def visit(browser, client) -> Iterator[Visit]:
     visit.context.close()
 
 
-def script(answerer: Scripted, text: str, *found: tuple[int, int, str, float]) -> str:
-    answerer.scripts[text] = [Entity(s, e, label, score, text[s:e]) for s, e, label, score in found]
+def script(predictor: Scripted, text: str, *found: tuple[int, int, str, float]) -> str:
+    predictor.scripts[text] = [
+        Entity(s, e, label, score, text[s:e]) for s, e, label, score in found
+    ]
     return text
 
 
 @pytest.fixture
-def nested(answerer: Scripted) -> str:
+def nested(predictor: Scripted) -> str:
     """Entities in entities, after a character that JavaScript counts twice."""
     text = "𝔘 the Bank of England in London, England"
     found = [
         (6, 21, "FAC", 0.91), (14, 21, "GPE", 0.62), (25, 40, "GPE", 0.83), (25, 31, "PER", 0.34),
         (33, 40, "GPE", 0.55), (2, 21, "FAC", 0.46),
     ]  # fmt: skip
-    return script(answerer, text, *found)
+    return script(predictor, text, *found)
 
 
 def test_the_same_entities_as_the_service(visit, client):
@@ -156,9 +157,9 @@ def test_the_same_entities_as_the_service(visit, client):
     assert visit.page.inner_text("#model") == "tiny"
 
 
-def test_nested_entities_in_lanes(visit, nested, answerer):
+def test_nested_entities_in_lanes(visit, nested, predictor):
     visit.find(nested)
-    entities = answerer.scripts[nested]
+    entities = predictor.scripts[nested]
     lanes = assign([(e.start, e.end) for e in entities])
     assert max(lanes) == 2
     expected = [
@@ -172,23 +173,23 @@ def test_filters(visit, nested):
     assert len(visit.labels()) == 6
     visit.page.get_by_label("GPE (3)").uncheck()
     assert sorted(visit.labels()) == ["FAC 0.46", "FAC 0.91", "PER 0.34"]
-    visit.page.get_by_label("Least score").fill("0.5")
+    visit.page.get_by_label("Minimum score").fill("0.5")
     assert visit.labels() == ["FAC 0.91"]
     assert visit.page.inner_text("#status") == "1 entity shown"
     visit.page.get_by_text("As a list").click()
     assert visit.page.locator("#rows tr").all_inner_texts() == ["FAC\tBank of England\t0.91"]
 
 
-def test_copies_and_links(visit, nested, answerer, browser, client):
+def test_copies_and_links(visit, nested, predictor, browser, client):
     visit.find(nested)
     visit.page.get_by_label("PER (1)").uncheck()
     visit.page.get_by_role("button", name="Copy JSON").click()
     visit.page.wait_for_selector("#status:has-text('copied')")
     copied = json.loads(visit.page.evaluate("navigator.clipboard.readText()"))
     assert copied["text"] == nested
-    expected = [e._asdict() for e in answerer.scripts[nested] if e.label != "PER"]
+    expected = [e._asdict() for e in predictor.scripts[nested] if e.label != "PER"]
     assert copied["entities"] == expected
-    visit.page.get_by_label("Least score").fill("0.6")
+    visit.page.get_by_label("Minimum score").fill("0.6")
     visit.page.get_by_role("button", name="Copy link").click()
     visit.page.wait_for_selector("#status:has-text('Link copied')")
     link = visit.page.evaluate("navigator.clipboard.readText()")
@@ -200,16 +201,16 @@ def test_copies_and_links(visit, nested, answerer, browser, client):
     other.context.close()
 
 
-def test_text_is_never_html(visit, answerer):
+def test_text_is_never_html(visit, predictor):
     text = "<script>alert(1)</script><img src=x onerror=alert(2)> & &amp; \0 \u202e"
-    script(answerer, text, (0, 8, "<b>bold</b>", 0.5), (25, 52, "GPE", 0.7))
+    script(predictor, text, (0, 8, "<b>bold</b>", 0.5), (25, 52, "GPE", 0.7))
     visit.find(text)
     assert visit.page.locator("#drawn script, #drawn img, em b, #types b").count() == 0
     assert "<b>bold</b> 0.50" in visit.labels()
     assert visit.page.locator("#drawn b").first.inner_text() == "<script>"
 
 
-def test_five_thousand_entities(visit, answerer):
+def test_five_thousand_entities(visit, predictor):
     words = [f"word{i}" for i in range(5000)]
     starts = [0]
     for word in words:
@@ -218,7 +219,7 @@ def test_five_thousand_entities(visit, answerer):
         (s, s + len(w), LABELS[i % 3], 0.9)
         for i, (s, w) in enumerate(zip(starts, words, strict=False))
     ]
-    visit.find(script(answerer, " ".join(words), *found))
+    visit.find(script(predictor, " ".join(words), *found))
     assert visit.page.locator("#drawn em").count() == 5000
     assert visit.page.inner_text("#status").startswith("5000 entities in")
 
@@ -284,7 +285,17 @@ def test_by_keyboard_alone(visit):
         if reached[-1] == "watch":
             page.keyboard.press("Enter")
             page.wait_for_selector("#stage:not([hidden])")
-    wanted = {"find", "overlap", "checkbox", "least", "copy-json", "watch", "play", "step", "stage"}
+    wanted = {
+        "find",
+        "overlap",
+        "checkbox",
+        "min-score",
+        "copy-json",
+        "watch",
+        "play",
+        "step",
+        "stage",
+    }
     assert wanted <= set(reached)
 
 
@@ -321,9 +332,9 @@ def test_a_strict_policy(client):
     assert "style=" not in page and "onclick" not in page and "<style" not in page
 
 
-def test_refusals_are_shown_and_a_key_is_asked_for(browser, answerer):
+def test_refusals_are_shown_and_a_key_is_asked_for(browser, predictor):
     keys = ApiKeys(["secret"])
-    with running(answerer, Limits(characters=50), keys) as client:
+    with running(predictor, Limits(characters=50), keys) as client:
         visit = Visit(browser, client)
         visit.page.wait_for_selector("#problem:has-text('needs a key')")
         visit.page.get_by_label("API key").fill("secret")
@@ -331,5 +342,5 @@ def test_refusals_are_shown_and_a_key_is_asked_for(browser, answerer):
         assert visit.labels()
         visit.page.fill("#text", "x" * 60)
         visit.page.get_by_role("button", name="Find entities").click()
-        visit.page.wait_for_selector("#problem:has-text('at most 50')")
+        visit.page.wait_for_selector("#problem:has-text('limit 50')")
         visit.context.close()

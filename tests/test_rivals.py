@@ -17,7 +17,7 @@ from diffusionner.corpus import Sentence
 from diffusionner.errors import SettingsError
 from diffusionner.evaluation.scorer import score
 from diffusionner.export import export
-from diffusionner.service.worker import Answerer
+from diffusionner.service.worker import JsonPredictor
 from diffusionner.settings import Settings
 from diffusionner.training.trainer import train
 from models import assert_same, by_heart, spans
@@ -138,11 +138,14 @@ def test_bench(learned, few, cli, tmp_path):
 
 
 def test_service(ner):
-    with running(Answerer(ner)) as client:
+    with running(JsonPredictor(ner)) as client:
         assert client.entities("Some text.").is_success
         refused = client.post("/v1/steps", json={"text": "Some text."})
         assert refused.status_code == 422
-        assert f"the model's method is {ner.settings.method}" in refused.json()["error"]["message"]
+        assert (
+            f"method {ner.settings.method} has no denoising steps"
+            in refused.json()["error"]["message"]
+        )
         assert client.entities("Some text.", steps=2).status_code == 422
         (model,) = client.get("/v1/models").json()["models"]
         assert (model["method"], model["steps"], model["spans"]) == (

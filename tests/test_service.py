@@ -17,11 +17,10 @@ from services import Client, Held, read_all, request_bytes, running, until
 
 from diffusionner import DiffusionNER, Entity
 from diffusionner.errors import SettingsError
-from diffusionner.service.keys import ApiKeys
+from diffusionner.service.api_keys import ApiKeys
 from diffusionner.service.limits import Limits
 from diffusionner.service.schema import EntitiesResponse, StepsResponse
-from diffusionner.service.waiting import Task
-from diffusionner.service.worker import Answerer
+from diffusionner.service.worker import JsonPredictor, Operation
 from models import LABELS, lively_model, written
 
 TEXTS = [
@@ -51,7 +50,7 @@ def ner(encoder_folder: Path) -> DiffusionNER:
 
 @pytest.fixture(scope="module")
 def client(ner: DiffusionNER) -> Iterator[Client]:
-    with running(Answerer(ner), LIMITS) as client:
+    with running(JsonPredictor(ner), LIMITS) as client:
         yield client
 
 
@@ -186,7 +185,7 @@ def test_other_refusals(client):
 
 
 def test_a_word_of_a_million_characters(ner):
-    with running(Answerer(ner), Limits(characters=1_000_000)) as client:
+    with running(JsonPredictor(ner), Limits(characters=1_000_000)) as client:
         response = client.entities("x" * 1_000_000)
         assert response.status_code == 200
         assert len(response.json()["results"][0]["text"]) == 1_000_000
@@ -296,13 +295,13 @@ def test_what_takes_too_long_is_given_up(ner, caplog):
     assert "never retrieved" not in caplog.text
 
 
-class Fragile(Answerer):
+class Fragile(JsonPredictor):
     """Fails for texts with a certain word, whatever they came with."""
 
-    def answer(self, task: Task, texts: list[str]) -> list[bytes]:
+    def run(self, operation: Operation, texts: list[str]) -> list[bytes]:
         if any("fragile" in text for text in texts):
             raise RuntimeError(f"could not compute {texts}")
-        return super().answer(task, texts)
+        return super().run(operation, texts)
 
 
 def test_a_text_that_fails_does_not_take_others_with_it(ner, caplog):
@@ -332,7 +331,7 @@ def test_many_clients_share_batches_and_get_their_own(client, ner):
 def test_keys(ner, tmp_path):
     file = tmp_path / "keys"
     file.write_text("# ours\nsecret-one\n\nsecret-two\n")
-    with running(Answerer(ner), keys=ApiKeys.read(file)) as client:
+    with running(JsonPredictor(ner), keys=ApiKeys.read(file)) as client:
         for header in (None, "Bearer wrong", "Basic secret-one", "Bearer", "secret-one"):
             headers = {} if header is None else {"authorization": header}
             for path in ("/v1/models", "/metrics"):
@@ -348,7 +347,7 @@ def test_key_files_that_cannot_be_used(tmp_path):
     with pytest.raises(SettingsError, match="cannot be read"):
         ApiKeys.read(tmp_path / "nothing")
     (tmp_path / "empty").write_text("# no key\n")
-    with pytest.raises(SettingsError, match="has no API keys"):
+    with pytest.raises(SettingsError, match="contains no API keys"):
         ApiKeys.read(tmp_path / "empty")
 
 

@@ -9,21 +9,22 @@ from collections.abc import Sequence
 from diffusionner.service.batcher import Batcher
 from diffusionner.service.limits import Limits
 from diffusionner.service.metrics import Metrics
-from diffusionner.service.waiting import Line, Task, Waiting
+from diffusionner.service.request_queue import QueuedRequest, RequestQueue
+from diffusionner.service.worker import Operation
 
-PLAIN = Task("entities", (), None)
-OTHER = Task("entities", (("steps", 3),), None)
+PLAIN = Operation("entities", (), None)
+OTHER = Operation("entities", (("steps", 3),), None)
 
 
-def batches(requests: list[tuple[Task, list[str]]], characters: int) -> list[list[str]]:
+def batches(requests: list[tuple[Operation, list[str]]], characters: int) -> list[list[str]]:
     async def run() -> list[list[str]]:
-        line = Line()
-        for task, texts in requests:
-            line.add(Waiting(task, texts))
+        queue = RequestQueue()
+        for operation, texts in requests:
+            queue.add(QueuedRequest(operation, texts))
         found = []
-        while line.requests:
-            found.append([part.text for part in line.take(characters)])
-        assert line.characters == 0
+        while queue.requests:
+            found.append([queued.text for queued in queue.next_batch(characters)])
+        assert queue.characters == 0
         return found
 
     return asyncio.run(run())
@@ -45,38 +46,38 @@ def test_a_long_text_goes_alone():
 
 def test_what_comes_before_a_newcomer():
     async def run() -> None:
-        line = Line()
-        line.add(Waiting(PLAIN, ["x" * 10] * 100))
-        line.add(Waiting(PLAIN, ["x" * 50]))
-        assert line.ahead(1) == 10 + 50
-        assert line.ahead(10) == 100 + 50
-        assert line.ahead(500) == 1000 + 50
+        queue = RequestQueue()
+        queue.add(QueuedRequest(PLAIN, ["x" * 10] * 100))
+        queue.add(QueuedRequest(PLAIN, ["x" * 50]))
+        assert queue.characters_ahead(1) == 10 + 50
+        assert queue.characters_ahead(10) == 100 + 50
+        assert queue.characters_ahead(500) == 1000 + 50
 
     asyncio.run(run())
 
 
 def test_what_is_removed_is_not_taken():
     async def run() -> None:
-        line = Line()
-        first, second = Waiting(PLAIN, ["a", "b"]), Waiting(PLAIN, ["c"])
-        line.add(first)
-        line.add(second)
-        line.take(1)
-        assert line.remove(first) == 1
-        assert line.remove(first) == 0
-        assert [part.text for part in line.take(10)] == ["c"]
-        assert not line.requests and line.characters == 0
+        queue = RequestQueue()
+        first, second = QueuedRequest(PLAIN, ["a", "b"]), QueuedRequest(PLAIN, ["c"])
+        queue.add(first)
+        queue.add(second)
+        queue.next_batch(1)
+        assert queue.remove(first) == 1
+        assert queue.remove(first) == 0
+        assert [queued.text for queued in queue.next_batch(10)] == ["c"]
+        assert not queue.requests and queue.characters == 0
 
     asyncio.run(run())
 
 
 class Failing:
-    async def answer(self, task: Task, texts: Sequence[str]) -> list[bytes]:
+    async def run(self, operation: Operation, texts: Sequence[str]) -> list[bytes]:
         raise RuntimeError
 
 
 class Stuck:
-    async def answer(self, task: Task, texts: Sequence[str]) -> list[bytes]:
+    async def run(self, operation: Operation, texts: Sequence[str]) -> list[bytes]:
         await asyncio.sleep(1000)
         return []
 
@@ -86,7 +87,7 @@ def test_failures_that_nobody_asks_for_are_no_complaint(caplog):
         batcher = Batcher(Limits(), Metrics())
         batcher.start([Failing()])
         request = await batcher.submit(PLAIN, ["a", "b"])
-        await asyncio.wait(request.answers)
+        await asyncio.wait(request.results)
         batcher.drop(request, "gone")
         await batcher.stop()
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from services import Client, running
 
 from diffusionner.service.limits import Limits
-from diffusionner.service.worker import Answerer
+from diffusionner.service.worker import JsonPredictor
 from models import lively_model
 
 schemathesis = pytest.importorskip("schemathesis", reason="install the extra 'dev'")
@@ -27,7 +27,7 @@ QUICK = settings(
 
 @pytest.fixture(scope="module")
 def client(encoder_folder: Path) -> Iterator[Client]:
-    with running(Answerer(lively_model(encoder_folder)), Limits(receive=2)) as client:
+    with running(JsonPredictor(lively_model(encoder_folder)), Limits(receive=2)) as client:
         yield client
 
 

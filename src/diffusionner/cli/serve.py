@@ -43,7 +43,7 @@ def serve(
 
     * `diffusionner serve --host 0.0.0.0 --api-key-file keys.txt`
     """
-    from diffusionner.service.keys import ApiKeys
+    from diffusionner.service.api_keys import ApiKeys
     from diffusionner.service.limits import Limits
     from diffusionner.service.server import serve as run
 

@@ -1,4 +1,4 @@
-"""The HTTP service: one process that speaks HTTP, and one or more that own the model.
+"""The HTTP service: one process that speaks HTTP, and one or more that run the model.
 
-protocol → guard (keys, errors, log) → app (endpoints) → body → batcher → worker processes.
+http_protocol → middleware (keys, errors, log) → app → endpoints → batcher → model processes.
 """

@@ -1,4 +1,4 @@
-"""Texts of different clients into batches, one at a time for each process that has the model."""
+"""Group texts of different clients into batches, one at a time per model process."""
 
 from __future__ import annotations
 
@@ -9,39 +9,40 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
+from diffusionner.service.api_errors import busy, failed, stopping
 from diffusionner.service.limits import (
     BATCH_CHARACTERS,
     BATCH_WINDOW,
-    FIRST_RATE,
     FREE_CHARACTERS,
-    LAST_SECONDS,
+    INITIAL_RATE,
+    STOP_SECONDS,
     Limits,
 )
 from diffusionner.service.metrics import Metrics
-from diffusionner.service.problems import Problem, busy, failed, stopping
-from diffusionner.service.waiting import Line, Part, Task, Waiting
+from diffusionner.service.request_queue import QueuedRequest, QueuedText, RequestQueue
+from diffusionner.service.worker import Operation
 
 log = logging.getLogger("diffusionner.service")
 
 
 class Backend(Protocol):
-    """Something that has the model."""
+    """Runs the model."""
 
-    async def answer(self, task: Task, texts: Sequence[str]) -> list[bytes]:
-        """JSON for each text."""
+    async def run(self, operation: Operation, texts: Sequence[str]) -> list[bytes]:
+        """Return the result for each text as JSON."""
 
 
 class Batcher:
-    """A request comes in by `submit`; its answers are futures."""
+    """Queues requests and computes their texts in batches."""
 
     def __init__(self, limits: Limits, metrics: Metrics) -> None:
         self.limits = limits
         self.metrics = metrics
-        self.line = Line()
-        self.running = 0  # characters that are being computed
-        self.rate = FIRST_RATE  # characters a second of one backend, lately
+        self.queue = RequestQueue()
+        self.running = 0  # characters being computed
+        self.rate = INITIAL_RATE  # recent characters per second of one backend
         self.backends = 1
-        self.alone = True  # the last batch was of one request
+        self.single_client = True  # the last batch came from one request
         self.stopped = False
         self.changed = asyncio.Condition()
         self.tasks: list[asyncio.Task[None]] = []
@@ -51,100 +52,96 @@ class Batcher:
         self.tasks = [asyncio.create_task(self._serve(backend)) for backend in backends]
 
     async def stop(self) -> None:
-        """Answer all that waits, then end; not for the sake of what nobody waits for any more."""
+        """Finish all queued requests, then stop; cancel batches that take too long."""
         self.stopped = True
         async with self.changed:
             self.changed.notify_all()
         if self.tasks:
-            _, late = await asyncio.wait(self.tasks, timeout=LAST_SECONDS)
+            _, late = await asyncio.wait(self.tasks, timeout=STOP_SECONDS)
             for task in late:
                 task.cancel()
 
-    async def submit(self, task: Task, texts: Sequence[str]) -> Waiting:
+    async def submit(self, operation: Operation, texts: Sequence[str]) -> QueuedRequest:
+        """Queue the texts; raise ApiError if too much work is queued already."""
         if self.stopped:
             raise stopping()
-        ahead = self.line.ahead(len(texts)) + self.running
+        ahead = self.queue.characters_ahead(len(texts)) + self.running
         seconds = ahead / (self.rate * self.backends)
         too_long = seconds > self.limits.wait and ahead > FREE_CHARACTERS
-        if too_long or len(self.line.requests) >= self.limits.queue:
+        if too_long or len(self.queue.requests) >= self.limits.queue:
             raise busy(max(1, math.ceil(seconds)))
-        request = Waiting(task, texts)
+        request = QueuedRequest(operation, texts)
         if texts:
-            self.line.add(request)
-            self._observe()
+            self.queue.add(request)
+            self._update_gauges()
             async with self.changed:
                 self.changed.notify()
         return request
 
-    def drop(self, request: Waiting, reason: str) -> None:
-        """Nobody waits for it any more; what is not being computed already will not be."""
-        left = self.line.remove(request)
-        for answer in request.answers:
-            if answer.done() and not answer.cancelled():
-                answer.exception()  # else asyncio complains that nobody asked
-            answer.cancel()
+    def drop(self, request: QueuedRequest, reason: str) -> None:
+        """Remove a request whose client no longer waits; running texts are still computed."""
+        left = self.queue.remove(request)
+        for result in request.results:
+            if result.done() and not result.cancelled():
+                result.exception()  # else asyncio logs that it was never retrieved
+            result.cancel()
         if left:
             self.metrics.dropped.labels(reason).inc(left)
-            self._observe()
+            self._update_gauges()
 
-    def _observe(self) -> None:
-        self.metrics.queue_requests.set(len(self.line.requests))
-        self.metrics.queue_characters.set(self.line.characters)
+    def _update_gauges(self) -> None:
+        self.metrics.queue_requests.set(len(self.queue.requests))
+        self.metrics.queue_characters.set(self.queue.characters)
 
     async def _serve(self, backend: Backend) -> None:
+        queue = self.queue
         while True:
             async with self.changed:
-                await self.changed.wait_for(lambda: self.line.requests or self.stopped)
-            if not self.line.requests:
+                await self.changed.wait_for(lambda: queue.requests or self.stopped)
+            if not queue.requests:
                 return
-            # A lone client would only lose by waiting for others.
-            if not self.alone and self.line.characters < BATCH_CHARACTERS and not self.stopped:
+            # A single client would gain nothing from waiting for others.
+            wait = not self.single_client and not self.stopped
+            if wait and queue.characters < BATCH_CHARACTERS:
                 await asyncio.sleep(BATCH_WINDOW)
-            if self.line.requests:
-                await self._run(backend, self.line.take(BATCH_CHARACTERS))
+            if queue.requests:
+                await self._run(backend, queue.next_batch(BATCH_CHARACTERS))
 
-    async def _run(self, backend: Backend, batch: list[Part]) -> None:
-        self._observe()
-        requests = {id(part.request) for part in batch}
-        self.alone = len(requests) == 1
+    async def _run(self, backend: Backend, batch: list[QueuedText]) -> None:
+        self._update_gauges()
+        requests = {id(queued.request) for queued in batch}
+        self.single_client = len(requests) == 1
         self.metrics.batch_texts.observe(len(batch))
         self.metrics.batch_requests.observe(len(requests))
         started = time.monotonic()
-        for part in batch:
-            self.metrics.queued.observe(started - part.request.since)
-        characters = sum(len(part.text) for part in batch)
+        for queued in batch:
+            self.metrics.queued.observe(started - queued.request.received)
+        characters = sum(len(queued.text) for queued in batch)
         self.running += characters
         try:
-            await self._answer(backend, batch)
+            await self._compute(backend, batch)
         finally:
             self.running -= characters
         seconds = time.monotonic() - started
-        if characters > BATCH_CHARACTERS // 2:  # small ones take more time for each character
+        if characters > BATCH_CHARACTERS // 2:  # small batches take longer per character
             self.rate += 0.1 * (characters / max(seconds, 1e-4) - self.rate)
         self.metrics.batch_seconds.observe(seconds)
         self.metrics.texts.inc(len(batch))
         self.metrics.characters.inc(characters)
 
-    async def _answer(self, backend: Backend, batch: list[Part]) -> None:
-        """Of a batch that fails each text is tried alone: the others are not to suffer for it."""
+    async def _compute(self, backend: Backend, batch: list[QueuedText]) -> None:
+        """Set the results of a batch; if it fails, retry each text alone."""
         try:
-            answers = await backend.answer(batch[0].request.task, [part.text for part in batch])
+            texts = [queued.text for queued in batch]
+            results = await backend.run(batch[0].request.operation, texts)
         except Exception as error:
             log.error("a batch of %d texts failed: %s", len(batch), type(error).__name__)
             if len(batch) > 1:
-                for part in batch:
-                    await self._answer(backend, [part])
-                return
-            _settle(batch[0], failed())
+                for queued in batch:
+                    await self._compute(backend, [queued])
+            elif not batch[0].result.done():
+                batch[0].result.set_exception(failed())
             return
-        for part, answer in zip(batch, answers, strict=True):
-            _settle(part, answer)
-
-
-def _settle(part: Part, result: bytes | Problem) -> None:
-    if part.answer.done():  # dropped meanwhile
-        return
-    if isinstance(result, Problem):
-        part.answer.set_exception(result)
-    else:
-        part.answer.set_result(result)
+        for queued, result in zip(batch, results, strict=True):
+            if not queued.result.done():  # not dropped meanwhile
+                queued.result.set_result(result)

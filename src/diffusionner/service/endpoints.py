@@ -1,4 +1,4 @@
-"""The endpoints under /v1, and those for whoever runs the service."""
+"""The endpoints under /v1, and those for operators: health, readiness and metrics."""
 
 from __future__ import annotations
 
@@ -12,163 +12,166 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from diffusionner.service import body
+from diffusionner.service.api_errors import ApiError, client_gone, timed_out
 from diffusionner.service.limits import Limits
-from diffusionner.service.problems import Problem, gone, loading, timed_out
+from diffusionner.service.request_body import check_options, read_body
+from diffusionner.service.request_queue import QueuedRequest
+from diffusionner.service.runtime import Service
 from diffusionner.service.schema import (
     EntitiesRequest,
     EntitiesResponse,
+    ErrorBody,
     Health,
     Model,
     Models,
     Options,
-    ProblemResponse,
     StepsRequest,
     StepsResponse,
     request_schema,
 )
-from diffusionner.service.service import Service
-from diffusionner.service.waiting import Task, Waiting
+from diffusionner.service.worker import Operation
 
 NDJSON = "application/x-ndjson"
-PROBLEMS = {
+ERRORS = {
     400: "The body is not JSON in UTF-8.",
-    401: "A key is needed, and was not given.",
-    408: "The body came too slowly.",
+    401: "The API key is missing or wrong.",
+    408: "The body arrived too slowly.",
     413: "The body is too large.",
-    415: "The body is not said to be JSON.",
-    422: "The request is not as it should be, or over a limit.",
-    429: "Too much is waiting; Retry-After says when to come again.",
-    503: "The model is being loaded, or the service is stopping.",
-    504: "It took too long.",
+    415: "The content type is not application/json.",
+    422: "The request is invalid or exceeds a limit.",
+    429: "The queue is full; Retry-After gives the seconds to wait.",
+    503: "The model is loading, or the service is stopping.",
+    504: "The request took too long.",
 }
 
 
-def router(service: Service) -> APIRouter:
+def make_router(service: Service) -> APIRouter:
     limits = service.limits
-    routes = APIRouter()
+    router = APIRouter()
 
-    @routes.post(
+    @router.post(
         "/v1/entities",
         response_class=Response,
-        responses=_responses(EntitiesResponse, *PROBLEMS, ndjson=True),
-        openapi_extra=_body(EntitiesRequest, limits),
+        responses=_responses(EntitiesResponse, *ERRORS, ndjson=True),
+        openapi_extra=_request_body(EntitiesRequest, limits),
     )
     async def entities(request: Request) -> Response:
-        """Entities of texts. With `Accept: application/x-ndjson`, a line for each text, in order,
-        as soon as it is known: `{"text", "entities"}`, or, as the last one, `{"error"}`."""
-        asked = await body.read(request, EntitiesRequest, limits)
-        waiting = await _submit(service, "entities", asked, asked.texts)
-        if NDJSON in request.headers.get("accept", ""):
-            return Lines(service, waiting)
-        found = await _all(service, request, waiting)
-        return _answer(service, b'"results":[' + b",".join(found) + b"]")
+        """Predict the entities in texts.
 
-    @routes.post(
+        With `Accept: application/x-ndjson`, the response has one line per text, in order, each
+        sent when it is ready: `{"text", "entities"}`, or `{"error"}` as the last line.
+        """
+        parsed = await read_body(request, EntitiesRequest, limits)
+        queued = await _submit(service, "entities", parsed, parsed.texts)
+        if NDJSON in request.headers.get("accept", ""):
+            return LinesResponse(service, queued)
+        results = await _wait(service, request, queued)
+        return _respond(service, b'"results":[' + b",".join(results) + b"]")
+
+    @router.post(
         "/v1/steps",
         response_class=Response,
-        responses=_responses(StepsResponse, *PROBLEMS),
-        openapi_extra=_body(StepsRequest, limits),
+        responses=_responses(StepsResponse, *ERRORS),
+        openapi_extra=_request_body(StepsRequest, limits),
     )
     async def steps(request: Request) -> Response:
-        """Every denoising step of every sentence of a text, from noise to entities."""
-        asked = await body.read(request, StepsRequest, limits)
-        waiting = await _submit(service, "steps", asked, [asked.text])
-        (found,) = await _all(service, request, waiting)
-        return _answer(service, found[1:-1])
+        """Return every denoising step of every sentence of a text, from noise to entities."""
+        parsed = await read_body(request, StepsRequest, limits)
+        queued = await _submit(service, "steps", parsed, [parsed.text])
+        (result,) = await _wait(service, request, queued)
+        return _respond(service, result[1:-1])
 
-    @routes.get("/v1/models", responses=_responses(Models, 401, 503), response_model=None)
+    @router.get("/v1/models", responses=_responses(Models, 401, 503), response_model=None)
     async def models() -> Response:
-        """The model that is served."""
-        about = service.about
-        inference, denoises = about.settings.inference, about.settings.denoises
+        """Describe the model."""
+        loaded = service.model
+        inference, denoises = loaded.settings.inference, loaded.settings.denoises
         model = Model(
             name=service.name,
-            labels=about.labels,
-            backend=about.backend,
-            method=about.settings.method,
+            labels=loaded.labels,
+            backend=loaded.backend,
+            method=loaded.settings.method,
             steps=inference.steps if denoises else None,
             spans=inference.spans if denoises else None,
             overlap=inference.overlap,
         )
         return JSONResponse(Models(models=[model]).model_dump())
 
-    @routes.get("/healthz", responses=_responses(Health), response_model=None)
+    @router.get("/healthz", responses=_responses(Health), response_model=None)
     async def healthz() -> Response:
-        """Whether the service runs."""
+        """Report that the service is running."""
         return JSONResponse({"status": "ok"})
 
-    @routes.get("/readyz", responses=_responses(Health, 503), response_model=None)
+    @router.get("/readyz", responses=_responses(Health, 503), response_model=None)
     async def readyz() -> Response:
-        """Whether the model is loaded."""
-        if not service.ready:
-            raise loading()
+        """Report that the model is loaded."""
+        _ = service.model
         return JSONResponse({"status": "ready"})
 
-    @routes.get(
+    @router.get(
         "/metrics",
         response_class=Response,
         responses={
-            200: {"content": {"text/plain": {}}, "description": "For Prometheus."},
-            401: {"model": ProblemResponse, "description": PROBLEMS[401]},
+            **_responses(None, 401),
+            200: {"content": {"text/plain": {}}, "description": "Prometheus metrics."},
         },
     )
     async def metrics() -> Response:
-        """Requests, latency, batches, queue and memory."""
+        """Return metrics of requests, latency, batches, queue and memory."""
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
 
-    return routes
+    return router
 
 
-def _responses(model: Any, *problems: int, ndjson: bool = False) -> dict[int | str, dict[str, Any]]:
+def _responses(model: Any, *errors: int, ndjson: bool = False) -> dict[int | str, dict[str, Any]]:
+    """Return the OpenAPI descriptions of a response and its possible errors."""
     content: dict[str, Any] = {"application/json": {}} | ({NDJSON: {}} if ndjson else {})
     described: dict[int | str, dict[str, Any]] = {200: {"model": model, "content": content}}
-    for status in problems:
-        described[status] = {"model": ProblemResponse, "description": PROBLEMS[status]}
+    for status in errors:
+        described[status] = {"model": ErrorBody, "description": ERRORS[status]}
     return described
 
 
-def _body(model: type[Options], limits: Limits) -> dict[str, Any]:
-    schema = request_schema(model, limits)
-    content = {"application/json": {"schema": schema}}
+def _request_body(model: type[Options], limits: Limits) -> dict[str, Any]:
+    content = {"application/json": {"schema": request_schema(model, limits)}}
     return {"requestBody": {"required": True, "content": content}}
 
 
-async def _submit(service: Service, kind: str, asked: Options, texts: list[str]) -> Waiting:
-    about = service.about
-    if kind == "steps" and not about.settings.denoises:
-        raise Problem(422, "invalid", f"no steps: the model's method is {about.settings.method}")
-    body.check_options(asked, about.settings, about.labels)
-    options = asked.model_dump(exclude={"texts", "text", "labels"}, exclude_none=True)
-    labels = None if asked.labels is None else tuple(asked.labels)
-    return await service.batcher.submit(Task(kind, tuple(options.items()), labels), texts)
+async def _submit(service: Service, kind: str, parsed: Options, texts: list[str]) -> QueuedRequest:
+    settings = service.model.settings
+    if kind == "steps" and not settings.denoises:
+        raise ApiError(422, "invalid", f"method {settings.method} has no denoising steps")
+    check_options(parsed, service.model)
+    options = tuple(parsed.inference_options().items())
+    labels = None if parsed.labels is None else tuple(parsed.labels)
+    return await service.batcher.submit(Operation(kind, options, labels), texts)
 
 
-def _answer(service: Service, fields: bytes) -> Response:
-    """The parts are JSON already, made where the model is."""
+def _respond(service: Service, fields: bytes) -> Response:
+    """Build a response from fields that the model process has already encoded as JSON."""
     model = b'"model":' + json.dumps(service.name).encode()
     return Response(b"{" + model + b"," + fields + b"}", media_type="application/json")
 
 
-async def _all(service: Service, request: Request, waiting: Waiting) -> list[bytes]:
-    """All answers, unless the client goes away or the time is over."""
+async def _wait(service: Service, request: Request, queued: QueuedRequest) -> list[bytes]:
+    """Return all results; raise ApiError if the client leaves or the time is up."""
     seconds = service.limits.timeout
     left: asyncio.Future[Any] = asyncio.ensure_future(_disconnected(request))
-    answers = asyncio.ensure_future(_together(waiting))
+    results = asyncio.ensure_future(_gather(queued))
     try:
-        await asyncio.wait({left, answers}, timeout=seconds, return_when="FIRST_COMPLETED")
-        if answers.done():
-            return answers.result()
-        raise gone() if left.done() else timed_out(seconds)
+        await asyncio.wait({left, results}, timeout=seconds, return_when="FIRST_COMPLETED")
+        if results.done():
+            return results.result()
+        raise client_gone() if left.done() else timed_out(seconds)
     finally:
-        answers.cancel()
-        service.batcher.drop(waiting, "gone" if left.done() else "timed_out")
+        results.cancel()
+        service.batcher.drop(queued, "gone" if left.done() else "timed_out")
         left.cancel()
 
 
-async def _together(waiting: Waiting) -> list[bytes]:
-    """A task, unlike what gather returns, is silent when it is cancelled and nobody asks."""
-    return await asyncio.gather(*waiting.answers)
+async def _gather(queued: QueuedRequest) -> list[bytes]:
+    """Gather the results in a task which, unlike gather's future, can be cancelled silently."""
+    return await asyncio.gather(*queued.results)
 
 
 async def _disconnected(request: Request) -> None:
@@ -176,28 +179,28 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-class Lines(StreamingResponse):
-    """One line for each text, in order, each as soon as it is known."""
+class LinesResponse(StreamingResponse):
+    """One JSON line per text, in order, each sent when it is ready."""
 
-    def __init__(self, service: Service, waiting: Waiting) -> None:
+    def __init__(self, service: Service, queued: QueuedRequest) -> None:
         self.service = service
-        self.waiting = waiting
+        self.queued = queued
         super().__init__(self._lines(), media_type=NDJSON)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self.service.batcher.drop(self.waiting, "gone")
+            self.service.batcher.drop(self.queued, "gone")
 
     async def _lines(self) -> AsyncIterator[bytes]:
         seconds = self.service.limits.timeout
         end = time.monotonic() + seconds
         try:
-            for answer in self.waiting.answers:
-                done, _ = await asyncio.wait({answer}, timeout=max(0, end - time.monotonic()))
+            for result in self.queued.results:
+                done, _ = await asyncio.wait({result}, timeout=max(0, end - time.monotonic()))
                 if not done:
                     raise timed_out(seconds)
-                yield answer.result() + b"\n"
-        except Problem as problem:
-            yield problem.body() + b"\n"
+                yield result.result() + b"\n"
+        except ApiError as error:
+            yield error.body() + b"\n"

@@ -1,4 +1,4 @@
-"""How much the service takes on. What is over a limit is refused, each with its own code."""
+"""Limits of the service; requests beyond them are refused with the code given here."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Limits:
     body_bytes: int = 4_000_000  # 413 body_too_large
-    texts: int = 1_000  # of a request; 422 too_many_texts
-    characters: int = 100_000  # of a text; 422 text_too_long
-    step_characters: int = 5_000  # of a text whose steps are wanted: they are many; the same
+    texts: int = 1_000  # per request; 422 too_many_texts
+    characters: int = 100_000  # per text; 422 text_too_long
+    step_characters: int = 5_000  # per text of /v1/steps; 422 text_too_long
     steps: int = 50  # 422 invalid
     spans: int = 500  # 422 invalid
-    queue: int = 256  # requests that wait; 429 busy
-    wait: float = 2.0  # seconds that what comes before it is expected to take; 429 busy
-    timeout: float = 60.0  # seconds for the answer; 504 timed_out
-    receive: float = 15.0  # seconds for the request's head, and again for its body; 408 too_slow
+    queue: int = 256  # queued requests; 429 busy
+    wait: float = 2.0  # expected seconds of work ahead of a request; 429 busy
+    timeout: float = 60.0  # seconds until the response; 504 timed_out
+    receive: float = 15.0  # seconds for the head, and again for the body; 408 too_slow
 
 
-BATCH_CHARACTERS = 8_000  # texts are computed together up to here: some fifty sentences
-BATCH_WINDOW = 0.003  # seconds that a batch waits for others, where there are any
-FREE_CHARACTERS = 2 * BATCH_CHARACTERS  # may wait however slow the machine is
-FIRST_RATE = 20_000.0  # characters a second, before anything was measured
-LAST_SECONDS = 2.0  # for a batch under way when all connections are closed
+BATCH_CHARACTERS = 8_000  # per batch: about fifty sentences
+BATCH_WINDOW = 0.003  # seconds that a batch waits for other clients, if there are any
+FREE_CHARACTERS = 2 * BATCH_CHARACTERS  # always accepted, however slow the machine is
+INITIAL_RATE = 20_000.0  # characters per second, before the first measurement
+STOP_SECONDS = 2.0  # for running batches, once all connections are closed

@@ -1,6 +1,8 @@
-"""What /metrics shows, for Prometheus."""
+"""Metrics for Prometheus, served at /metrics."""
 
 from __future__ import annotations
+
+from functools import partial
 
 from prometheus_client import (
     CollectorRegistry,
@@ -19,36 +21,26 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self.requests = self._counter("requests", "Answered requests.", "path", "status")
-        self.seconds = self._histogram(
-            "request_seconds",
-            "From the head of a request to the end of its answer.",
-            SECONDS,
-            "path",
+        registry, namespace = self.registry, "diffusionner"
+        counter = partial(Counter, namespace=namespace, registry=registry)
+        gauge = partial(Gauge, namespace=namespace, registry=registry)
+        histogram = partial(Histogram, namespace=namespace, registry=registry)
+        self.requests = counter("requests", "Answered requests.", ("path", "status"))
+        self.seconds = histogram(
+            "request_seconds", "Duration of a request.", ("path",), buckets=SECONDS
         )
-        self.texts = self._counter("texts", "Texts computed.")
-        self.characters = self._counter("characters", "Characters computed.")
-        self.dropped = self._counter("dropped_texts", "Texts not computed: nobody waits.", "reason")
-        self.batch_texts = self._histogram("batch_texts", "Texts of a batch.", TEXTS)
-        self.batch_requests = self._histogram("batch_requests", "Requests in a batch.", TEXTS)
-        self.batch_seconds = self._histogram("batch_seconds", "Time of a batch.", SECONDS)
-        self.queued = self._histogram("queue_seconds", "Wait of a text for its batch.", SECONDS)
-        self.queue_requests = self._gauge("queue_requests", "Requests that wait.")
-        self.queue_characters = self._gauge("queue_characters", "Characters that wait.")
-        self.restarts = self._counter("worker_restarts", "Processes of the model that died.")
-
-    def _counter(self, name: str, help_: str, *labels: str) -> Counter:
-        return Counter(f"diffusionner_{name}", help_, labels, registry=self.registry)
-
-    def _gauge(self, name: str, help_: str) -> Gauge:
-        return Gauge(f"diffusionner_{name}", help_, registry=self.registry)
-
-    def _histogram(
-        self, name: str, help_: str, buckets: tuple[float, ...], *labels: str
-    ) -> Histogram:
-        return Histogram(
-            f"diffusionner_{name}", help_, labels, registry=self.registry, buckets=buckets
+        self.texts = counter("texts", "Texts computed.")
+        self.characters = counter("characters", "Characters computed.")
+        self.dropped = counter(
+            "dropped_texts", "Texts not computed because the client left.", ("reason",)
         )
+        self.batch_texts = histogram("batch_texts", "Texts per batch.", buckets=TEXTS)
+        self.batch_requests = histogram("batch_requests", "Requests per batch.", buckets=TEXTS)
+        self.batch_seconds = histogram("batch_seconds", "Duration of a batch.", buckets=SECONDS)
+        self.queued = histogram("queue_seconds", "Wait of a text for its batch.", buckets=SECONDS)
+        self.queue_requests = gauge("queue_requests", "Queued requests.")
+        self.queue_characters = gauge("queue_characters", "Queued characters.")
+        self.restarts = counter("worker_restarts", "Restarts of model processes.")
 
     def text(self) -> bytes:
         return generate_latest(self.registry)

@@ -1,4 +1,4 @@
-"""The requests and answers, checked on the way in and described in /openapi.json."""
+"""Requests and responses: validated on input and described in /openapi.json."""
 
 from __future__ import annotations
 
@@ -9,35 +9,38 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from diffusionner.service.limits import Limits
 
 
-def _whole(value: Any) -> Any:
-    """JSON knows one kind of number: 5.0 is an integer."""
+def _integer(value: Any) -> Any:
+    """Convert floats such as 5.0: JSON has one type of number."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-Count = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
+Count = Annotated[int, Field(ge=1), BeforeValidator(_integer)]
 
 
 class Options(BaseModel):
-    """As the library's; what is left out is as the model was saved with."""
+    """Options of the library; omitted ones keep the model's settings."""
 
-    # Without its cache, pydantic keeps no texts.
+    # Without its string cache, pydantic keeps no texts.
     model_config = ConfigDict(extra="forbid", strict=True, cache_strings="none")
 
     steps: Count | None = Field(None, description="Denoising steps.")
     spans: Count | Literal["auto"] | None = Field(
-        None, description="Noisy spans of a sentence; auto = by its length."
+        None, description="Noisy spans per sentence; auto: depending on its length."
     )
     threshold: Annotated[float, Field(ge=0, le=1)] | None = Field(
-        None, description="Least score of an entity."
+        None, description="Minimum score of an entity."
     )
     overlap: Literal["nested", "flat", "all"] | None = Field(
         None, description="Keep nested but not crossing entities, only disjoint ones, or all."
     )
-    labels: list[str] | None = Field(None, description="Only entities of these types.")
+    labels: list[str] | None = Field(None, description="Return only entities of these types.")
+
+    def inference_options(self) -> dict[str, Any]:
+        return self.model_dump(exclude={"texts", "text", "labels"}, exclude_none=True)
 
 
 class EntitiesRequest(Options):
-    texts: list[str] = Field(description="Each is answered as if it were alone.")
+    texts: list[str] = Field(description="Texts, each processed independently.")
 
 
 class StepsRequest(Options):
@@ -45,10 +48,10 @@ class StepsRequest(Options):
 
 
 class FoundEntity(BaseModel):
-    start: int = Field(description="First character; characters are Unicode code points.")
-    end: int = Field(description="After the last character.")
+    start: int = Field(description="First character, counted in Unicode code points.")
+    end: int = Field(description="End, exclusive.")
     label: str
-    score: float = Field(description="The probability that it is right.")
+    score: float = Field(description="Probability that the entity is correct.")
     text: str
 
 
@@ -65,21 +68,21 @@ class EntitiesResponse(BaseModel):
 class NoisySpan(BaseModel):
     start: int = Field(description="First character of the noisy span.")
     end: int
-    to_start: int = Field(description="First character of what the network made of it.")
+    to_start: int = Field(description="First character of the denoised span.")
     to_end: int
-    label: str | None = Field(description="Its type; null where it is no entity.")
+    label: str | None = Field(description="Predicted type; null for no entity.")
     score: float
 
 
 class DenoisingStep(BaseModel):
-    timestep: int = Field(description="Of the diffusion: from T down.")
-    spans: list[NoisySpan] = Field(description="The same span has the same place at each step.")
+    timestep: int = Field(description="Diffusion timestep, from T down.")
+    spans: list[NoisySpan] = Field(description="A span has the same index at every step.")
 
 
 class SentenceSteps(BaseModel):
     start: int
     end: int
-    words: list[tuple[int, int]] = Field(description="Characters of each word.")
+    words: list[tuple[int, int]] = Field(description="Start and end of each word.")
     steps: list[DenoisingStep]
 
 
@@ -87,7 +90,7 @@ class StepsResponse(BaseModel):
     model: str
     text: str
     sentences: list[SentenceSteps]
-    entities: list[FoundEntity] = Field(description="What these steps find.")
+    entities: list[FoundEntity] = Field(description="Entities that result from these steps.")
 
 
 class Model(BaseModel):
@@ -95,7 +98,7 @@ class Model(BaseModel):
     labels: list[str]
     backend: str
     method: str
-    steps: int | None = Field(description="null where the method is not diffusion; spans too.")
+    steps: int | None = Field(description="null for methods without diffusion, as is spans.")
     spans: int | str | None
     overlap: str
 
@@ -108,25 +111,25 @@ class Health(BaseModel):
     status: str
 
 
-class ProblemDetail(BaseModel):
+class ErrorDetail(BaseModel):
     code: str
     message: str
 
 
-class ProblemResponse(BaseModel):
-    error: ProblemDetail
+class ErrorBody(BaseModel):
+    error: ErrorDetail
 
 
-def name_labels(schema: dict[str, Any], labels: list[str]) -> None:
-    """Say in an OpenAPI description which types the model has."""
+def list_labels(schema: dict[str, Any], labels: list[str]) -> None:
+    """Add the model's labels to an OpenAPI description."""
     for path in ("/v1/entities", "/v1/steps"):
         content = schema["paths"][path]["post"]["requestBody"]["content"]
-        listed = content["application/json"]["schema"]["properties"]["labels"]["anyOf"][0]
-        listed["items"]["enum"] = labels
+        field = content["application/json"]["schema"]["properties"]["labels"]["anyOf"][0]
+        field["items"]["enum"] = labels
 
 
 def request_schema(model: type[Options], limits: Limits) -> dict[str, Any]:
-    """JSON Schema of a request, with the limits that this service was started with."""
+    """Return the JSON schema of a request, with the limits of this service."""
     schema = model.model_json_schema()
     properties = schema["properties"]
     if "texts" in properties:
@@ -134,8 +137,8 @@ def request_schema(model: type[Options], limits: Limits) -> dict[str, Any]:
         properties["texts"]["items"]["maxLength"] = limits.characters
     else:
         properties["text"]["maxLength"] = limits.step_characters
-    for name, most in (("steps", limits.steps), ("spans", limits.spans)):
-        for kind in properties[name]["anyOf"]:
-            if kind.get("type") == "integer":
-                kind["maximum"] = most
+    for name, maximum in (("steps", limits.steps), ("spans", limits.spans)):
+        for choice in properties[name]["anyOf"]:
+            if choice.get("type") == "integer":
+                choice["maximum"] = maximum
     return schema

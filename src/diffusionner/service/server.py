@@ -1,4 +1,4 @@
-"""Runs the service until it is told to stop."""
+"""Run the service until it is stopped."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from pathlib import Path
 import uvicorn
 
 from diffusionner.errors import SettingsError
-from diffusionner.service.app import create
-from diffusionner.service.backends import processes
-from diffusionner.service.keys import ApiKeys
+from diffusionner.service.api_keys import ApiKeys
+from diffusionner.service.app import create_app
+from diffusionner.service.http_protocol import make_protocol
 from diffusionner.service.limits import Limits
-from diffusionner.service.protocol import protocol
-from diffusionner.service.service import Service
+from diffusionner.service.model_process import start_processes
+from diffusionner.service.runtime import Service
 from diffusionner.storage import registry
 from diffusionner.storage.config import read_config
 
-CONNECTIONS = 1_000  # more get 503: each costs a file descriptor
+CONNECTIONS = 1_000  # further ones get 503; each needs a file descriptor
 KEEP_ALIVE = 30  # seconds
 HEAD_BYTES = 32_768
 
@@ -37,24 +37,24 @@ def serve(
     keys: ApiKeys | None,
     limits: Limits,
 ) -> None:
-    """Blocks. SIGTERM and SIGINT let what was accepted be answered first."""
+    """Serve until SIGTERM or SIGINT; accepted requests are still answered."""
     check_address(host, port)
     folder = registry.find_model(model)
-    read_config(folder)  # a wrong name is told here, not by a process that dies
+    read_config(folder)  # reports a wrong name here, not in a model process
     name = model if model in registry.installed_models() else Path(folder).resolve().name
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     service = Service(
         name,
-        lambda metrics: processes(str(folder), device, workers, metrics),
+        lambda metrics: start_processes(str(folder), device, workers, metrics),
         limits,
         keys,
         on_failure=lambda: os.kill(os.getpid(), signal.SIGTERM),
     )
     config = uvicorn.Config(
-        create(service),
+        create_app(service),
         host=host,
         port=port,
-        http=protocol(limits.receive),
+        http=make_protocol(limits.receive),
         ws="none",
         log_config=None,
         proxy_headers=False,
@@ -64,7 +64,7 @@ def serve(
         timeout_graceful_shutdown=int(limits.timeout + limits.receive) + 5,
         h11_max_incomplete_event_size=HEAD_BYTES,
     )
-    # uvicorn raises the signal again when all is done; that is no reason to fail.
+    # uvicorn raises the signal again after its shutdown; that must not be an error.
     signal.signal(signal.SIGTERM, lambda *_: None)
     with suppress(KeyboardInterrupt):
         uvicorn.Server(config).run()
@@ -73,19 +73,19 @@ def serve(
 
 
 def check_address(host: str, port: int) -> None:
-    """Raise SettingsError, before anything is loaded, if the service could not listen there."""
+    """Raise SettingsError if the service cannot listen there, before the model is loaded."""
     try:
         asyncio.run(_listen(host, port))
     except (socket.gaierror, UnicodeError) as error:
         raise SettingsError(
-            f"--host {host} is no address that is known here; give an IP address of this machine, "
-            "or 0.0.0.0 for all of them"
+            f"--host {host} is not a known address; give an IP address of this machine, or "
+            "0.0.0.0 for all of them"
         ) from error
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             message = f"port {port} is in use; choose another with --port"
         elif error.errno == errno.EACCES:
-            message = f"port {port} may not be used by you; choose one from 1024 with --port"
+            message = f"no permission to use port {port}; choose one from 1024 up with --port"
         else:
             reason = os.strerror(error.errno) if error.errno else str(error)
             message = (
@@ -96,7 +96,7 @@ def check_address(host: str, port: int) -> None:
 
 
 async def _listen(host: str, port: int) -> None:
-    """Open and close what uvicorn will open."""
+    """Open and close the socket that uvicorn will open."""
     loop = asyncio.get_running_loop()
     server = await loop.create_server(asyncio.Protocol, host, port, start_serving=False)
     server.close()

@@ -1,4 +1,4 @@
-"""What runs where the model is: texts in, JSON out. Imports the library; the front does not."""
+"""Code that runs in a model process: texts in, JSON out. Only this process loads the library."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing import parent_process
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from diffusionner.corpus import Entity
 from diffusionner.errors import DiffusionNERError
-from diffusionner.service.waiting import Task
 from diffusionner.settings import Settings
 
 if TYPE_CHECKING:
@@ -23,33 +22,41 @@ if TYPE_CHECKING:
     from diffusionner.text import TextSentence
 
 
+class Operation(NamedTuple):
+    """What to compute for a text; texts with equal operations can share a batch."""
+
+    kind: str  # "entities" or "steps"
+    options: tuple[tuple[str, object], ...]
+    labels: tuple[str, ...] | None
+
+
 @dataclass(frozen=True)
-class About:
-    """What the front must know of the model."""
+class ModelInfo:
+    """Description of the loaded model."""
 
     labels: list[str]
     backend: str
     settings: Settings
 
 
-class Answerer:
-    """Answers are the library's own."""
+class JsonPredictor:
+    """Runs operations and returns their results as JSON."""
 
     def __init__(self, ner: DiffusionNER) -> None:
         self.ner = ner
 
-    def about(self) -> About:
+    def info(self) -> ModelInfo:
         backend = "torch" if hasattr(self.ner.engine, "network") else "onnx"
-        return About(list(self.ner.labels), backend, self.ner.settings)
+        return ModelInfo(list(self.ner.labels), backend, self.ner.settings)
 
-    def answer(self, task: Task, texts: Sequence[str]) -> list[bytes]:
-        options = dict(task.options)
-        if task.kind == "steps":
-            return [self._steps(text, options, task.labels) for text in texts]
-        found = self.ner.pipe(texts, **options)
+    def run(self, operation: Operation, texts: Sequence[str]) -> list[bytes]:
+        options = dict(operation.options)
+        if operation.kind == "steps":
+            return [self._steps(text, options, operation.labels) for text in texts]
+        results = self.ner.pipe(texts, **options)
         return [
-            _json({"text": text, "entities": _chosen(entities, task.labels)})
-            for text, entities in zip(texts, found, strict=True)
+            _json({"text": text, "entities": _select(entities, operation.labels)})
+            for text, entities in zip(texts, results, strict=True)
         ]
 
     def _steps(self, text: str, options: dict[str, Any], labels: Sequence[str] | None) -> bytes:
@@ -60,11 +67,10 @@ class Answerer:
             _sentence(parts[trajectory.sentence], trajectory, self.ner.labels)
             for trajectory in trajectories
         ]
-        return _json({"text": text, "sentences": sentences, "entities": _chosen(entities, labels)})
+        return _json({"text": text, "sentences": sentences, "entities": _select(entities, labels)})
 
 
-def _chosen(entities: Sequence[Entity], labels: Sequence[str] | None) -> list[dict[str, Any]]:
-    """As `diffusionner predict` writes them."""
+def _select(entities: Sequence[Entity], labels: Sequence[str] | None) -> list[dict[str, Any]]:
     return [e.to_dict() for e in entities if labels is None or e.label in labels]
 
 
@@ -98,46 +104,46 @@ def _json(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-# --- In a process of its own ------------------------------------------------------------------
+# --- Functions called in the model process ------------------------------------------------------
 
-_here: Answerer | None = None
+_predictor: JsonPredictor | None = None
 _failure: DiffusionNERError | None = None
 
 
-def load(model: str, device: str | None, processors: set[int] | None) -> None:
-    """Run once when the process starts."""
-    global _here, _failure
-    # Who stops the service may signal all its processes; the front says when this one ends.
+def load(model: str, device: str | None, cores: set[int] | None) -> None:
+    """Load the model when the process starts."""
+    global _predictor, _failure
+    # Signals may reach all processes of the service; the main process ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    if processors is not None:
-        os.sched_setaffinity(0, processors)
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    if cores is not None:
+        os.sched_setaffinity(0, cores)
     from diffusionner.inference.pipeline import DiffusionNER
 
     try:
-        _here = Answerer(DiffusionNER.from_pretrained(model, device))
+        _predictor = JsonPredictor(DiffusionNER.from_pretrained(model, device))
     except DiffusionNERError as error:
         _failure = error
         return
-    gc.freeze()  # what is loaded stays: the collector of cycles need not go through it again
-    _here.answer(Task("entities", (), None), ["Warm."])  # what is made on first use
+    gc.freeze()  # keeps the garbage collector from scanning the model again and again
+    _predictor.run(Operation("entities", (), None), ["Warm."])
 
 
-def about() -> About:
+def info() -> ModelInfo:
     if _failure is not None:
         raise _failure
-    assert _here is not None
-    return _here.about()
+    assert _predictor is not None
+    return _predictor.info()
 
 
-def answer(task: Task, texts: list[str]) -> list[bytes]:
-    assert _here is not None
-    return _here.answer(task, texts)
+def run(operation: Operation, texts: list[str]) -> list[bytes]:
+    assert _predictor is not None
+    return _predictor.run(operation, texts)
 
 
-def _end_with_parent() -> None:
-    """A front that was killed cannot say so."""
+def _exit_with_parent() -> None:
+    """Exit when the main process ends, even if it was killed."""
     parent = parent_process()
     if parent is not None:
         parent.join()

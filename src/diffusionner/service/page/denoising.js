@@ -1,4 +1,4 @@
-// The spans of a sentence, step by step, as bars that move under its words.
+// Animation of the denoising steps: spans as bars that move under the words of a sentence.
 
 import { element } from "./drawing.js";
 
@@ -25,21 +25,21 @@ export class Stage {
     this.told.textContent = "";
   }
 
-  /** sentence: of the service's answer, with offsets of the string; entities: those in it. */
+  /** sentence and entities have string offsets. */
   load(text, sentence, entities) {
     this.stop();
     this.sentence = sentence;
     this.entities = entities;
     const last = sentence.steps.at(-1).spans;
     this.found = new Set(entities.map((e) => `${e.start} ${e.end} ${e.label}`));
-    // Rows in the order in which their spans end up.
+    // Rows in the order of the final spans.
     this.order = last.map((_, i) => i).sort(
       (a, b) => last[a].to_start - last[b].to_start || last[b].to_end - last[a].to_end || a - b,
     );
     this.words.replaceChildren(
       ...sentence.words.map(([start, end]) => element("span", "", text.slice(start, end))),
     );
-    this.word = new Map(); // by its first and by its last character
+    this.word = new Map(); // word index by first and by last character
     sentence.words.forEach(([start, end], i) => this.word.set(`s${start}`, i).set(`e${end}`, i));
     this.bars.replaceChildren(...last.map(() => element("i")));
     this.bars.style.height = `${last.length * ROW}px`;
@@ -65,7 +65,7 @@ export class Stage {
     this.play.setAttribute("aria-pressed", "false");
   }
 
-  /** Steps count from 0, the noise; the last is what the last step made of it. */
+  /** Show a step: 0 is the noise, the last one is the result. */
   show(step) {
     const { steps } = this.sentence;
     const done = step === steps.length;
@@ -90,7 +90,7 @@ export class Stage {
       bar.style.width = `${right - left}px`;
     });
     const said = done
-      ? `end: ${entities} of ${spans.length} spans are at ${this.entities.length} entities`
+      ? `end: ${entities} of ${spans.length} spans form ${this.entities.length} entities`
       : `step ${step + 1} of ${steps.length}, t = ${timestep}: ${entities} of ${spans.length} look like entities`;
     this.shown.textContent = said;
     this.slider.setAttribute("aria-valuetext", said);

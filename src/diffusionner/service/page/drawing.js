@@ -1,4 +1,4 @@
-// Entities as coloured lanes under their text. Text becomes text nodes, never HTML.
+// Draw entities as coloured bars under their text. Text becomes text nodes, never HTML.
 
 import { assign, pieces } from "./lanes.js";
 
@@ -15,7 +15,7 @@ function segment(entity, start, end, hue) {
   if (start === entity.start) {
     bar.classList.add("s");
     const said = `${entity.label} ${entity.score.toFixed(2)}`;
-    // Small type: a label that is not much longer than its entity lies over it.
+    // Labels are small: one not much longer than its entity is placed over it.
     const fits = end < entity.end && said.length * 0.8 <= entity.end - entity.start;
     bar.append(element("em", fits ? "over" : "beside", said));
   }
@@ -23,12 +23,12 @@ function segment(entity, start, end, hue) {
   return bar;
 }
 
-/** Draw into a node. entities: with offsets of the string; hues: the colour of each label. */
+/** Draw into a node. entities: with string offsets; hues: colour number by label. */
 export function draw(node, text, entities, hues) {
   const lanes = assign(entities);
   const coming = entities.map((_, i) => i).sort((a, b) => entities[a].start - entities[b].start);
   const drawn = document.createDocumentFragment();
-  let open = []; // entities that the piece lies in
+  let open = []; // entities that contain the piece
   let next = 0;
   for (const [start, end] of pieces(text, entities)) {
     open = open.filter((i) => entities[i].end > start);

@@ -1,15 +1,15 @@
-// Where things go: entities into lanes, text into pieces. drawing/lanes.py does the same.
+// Layout: entities into lanes, text into pieces. Same algorithm as drawing/lanes.py.
 
 export const COLOURS = 8;
 
-/** Offsets of the service count code points; those of a JavaScript string do not. */
+/** Convert code point offsets to offsets of a JavaScript string (UTF-16). */
 export function inUnits(text, entities) {
   const units = [0];
   for (const character of text) units.push(units.at(-1) + character.length);
   return entities.map((e) => ({ ...e, start: units[e.start], end: units[e.end] }));
 }
 
-/** The first index in a sorted list of [start, end] that does not come before this one. */
+/** Return the first index in a sorted list of [start, end] not before the given one. */
 function place(taken, start, end) {
   let low = 0;
   let high = taken.length;
@@ -22,7 +22,7 @@ function place(taken, start, end) {
   return low;
 }
 
-/** The lane of each entity: shorter ones nearer to the text, each in the first with room. */
+/** Return the lane of each span: shorter spans first, each in the first lane with room. */
 export function assign(spans) {
   const lanes = [];
   const chosen = new Array(spans.length).fill(0);
@@ -44,7 +44,7 @@ export function assign(spans) {
   return chosen;
 }
 
-/** [start, end] of words with the spaces after them, cut where an entity starts or ends. */
+/** Return [start, end] of words with their trailing spaces, split at entity boundaries. */
 export function pieces(text, entities) {
   const cuts = [...new Set(entities.flatMap((e) => [e.start, e.end]))].sort((a, b) => a - b);
   const found = [];

@@ -1,18 +1,18 @@
-// The page: asks the service, shows what it found, and lets one look closer.
+// The page: sends requests to the service and shows the results.
 
 import { Stage } from "./denoising.js";
 import { draw, element } from "./drawing.js";
 import { COLOURS, inUnits } from "./lanes.js";
 
 const $ = (id) => document.getElementById(id);
-const LINK = 30000; // characters of a link that browsers surely take
-const UNLIKELY = 0.05; // least score when unlikely ones are wanted too
+const MAX_LINK = 30000; // characters that all browsers accept
+const UNLIKELY = 0.05; // minimum score when unlikely entities are included
 const hues = new Map();
-let result = null; // { text, entities (offsets of the service), units (of the string) }
-let sentences = []; // of the answer about steps, by number of steps
+let result = null; // { text, entities (code point offsets), units (string offsets) }
+let sentences = []; // of the last response of v1/steps
 let running = null;
-let denoises = true; // the model, whose method may be another
-let named = null; // resolves when the colours of the types are known
+let denoises = true; // false for methods without diffusion
+let modelLoaded = null; // resolves when the labels and their colours are known
 
 const stage = new Stage(
   {
@@ -22,9 +22,9 @@ const stage = new Stage(
   hues,
 );
 
-class Refused extends Error {}
+class ServiceError extends Error {}
 
-async function ask(path, body, signal) {
+async function send(path, body, signal) {
   const headers = { "content-type": "application/json" };
   if ($("key").value) headers.authorization = `Bearer ${$("key").value}`;
   const request = body ? { method: "POST", body: JSON.stringify(body), headers, signal } : { headers };
@@ -32,7 +32,7 @@ async function ask(path, body, signal) {
   if (response.status === 401) $("locked").hidden = false;
   if (!response.ok) {
     const { error } = await response.json().catch(() => ({ error: { message: response.statusText } }));
-    throw new Refused(error.message);
+    throw new ServiceError(error.message);
   }
   return response.json();
 }
@@ -42,17 +42,17 @@ function report(message) {
   $("problem").hidden = !message;
 }
 
-/** Run one thing at a time; what is asked anew takes the place of what is still running. */
-async function attempt(what, work) {
+/** Run one action at a time; a new one aborts the previous one. */
+async function run(status, work) {
   running?.abort();
   const mine = (running = new AbortController());
   report("");
-  $("status").textContent = what;
+  $("status").textContent = status;
   try {
     await work(mine.signal);
   } catch (error) {
     if (error.name === "AbortError") return;
-    report(error instanceof Refused ? error.message : `No answer from the service: ${error.message}`);
+    report(error instanceof ServiceError ? error.message : `The service did not respond: ${error.message}`);
     $("status").textContent = "";
   }
 }
@@ -67,22 +67,22 @@ function options() {
 async function find() {
   const text = $("text").value.toWellFormed?.() ?? $("text").value;
   if (!text.trim()) {
-    $("status").textContent = "There is no text yet.";
+    $("status").textContent = "Enter some text first.";
     return;
   }
-  await attempt("Finding …", async (signal) => {
+  await run("Predicting …", async (signal) => {
     const started = performance.now();
-    const answer = await ask("v1/entities", { texts: [text], ...options() }, signal);
+    const answer = await send("v1/entities", { texts: [text], ...options() }, signal);
     const [{ entities }] = answer.results;
     result = { text, entities, units: inUnits(text, entities) };
-    await named;
+    await modelLoaded;
     listTypes();
     show();
     const seconds = ((performance.now() - started) / 1000).toFixed(2);
     $("status").textContent = `${count(entities.length)} in ${seconds} s`;
     $("found").hidden = false;
     $("denoising").hidden = !denoises;
-    forget();
+    clearSteps();
   });
 }
 
@@ -98,24 +98,24 @@ function listTypes() {
     ...[...numbers.keys()].sort().map((label) => {
       const box = element("input");
       Object.assign(box, { type: "checkbox", checked: true, value: label });
-      const named = element("label", `c${hues.get(label)}`);
-      named.append(box, ` ${label} (${numbers.get(label)})`);
-      return named;
+      const choice = element("label", `c${hues.get(label)}`);
+      choice.append(box, ` ${label} (${numbers.get(label)})`);
+      return choice;
     }),
   );
 }
 
-/** Those of the types and scores that are wanted. */
-function wanted(entities) {
+/** Return the entities of the selected types with at least the minimum score. */
+function selected(entities) {
   const types = new Set([...$("types").querySelectorAll("input:checked")].map((box) => box.value));
-  const least = Number($("least").value);
-  return entities.filter((e) => types.has(e.label) && e.score >= least);
+  const minimum = Number($("min-score").value);
+  return entities.filter((e) => types.has(e.label) && e.score >= minimum);
 }
 
 function show() {
-  $("least-shown").textContent = Number($("least").value).toFixed(2);
+  $("min-score-shown").textContent = Number($("min-score").value).toFixed(2);
   if (!result) return;
-  const shown = wanted(result.units);
+  const shown = selected(result.units);
   draw($("drawn"), result.text, shown, hues);
   $("rows").replaceChildren(
     ...shown.map((entity) => {
@@ -130,7 +130,7 @@ function show() {
 
 // --- Denoising ---------------------------------------------------------------------------------
 
-function forget() {
+function clearSteps() {
   sentences = [];
   stage.clear();
   $("sentence").replaceChildren(new Option("first", "0"));
@@ -138,13 +138,13 @@ function forget() {
 
 async function watch() {
   const { text } = result;
-  await attempt("Denoising …", async (signal) => {
+  await run("Denoising …", async (signal) => {
     const body = { text, steps: Number($("steps").value), ...options() };
-    const answer = await ask("v1/steps", body, signal);
+    const answer = await send("v1/steps", body, signal);
     const entities = inUnits(text, answer.entities);
     const units = [0];
     for (const character of text) units.push(units.at(-1) + character.length);
-    sentences = answer.sentences.map((sentence) => inString(sentence, units, entities));
+    sentences = answer.sentences.map((sentence) => toStringOffsets(sentence, units, entities));
     const chosen = Math.min($("sentence").selectedIndex, sentences.length - 1);
     $("sentence").replaceChildren(
       ...sentences.map(({ sentence }, i) => {
@@ -152,7 +152,7 @@ async function watch() {
         return new Option(`${i + 1}: ${said.length > 50 ? `${said.slice(0, 50)}…` : said}`, String(i));
       }),
     );
-    $("status").textContent = sentences.length ? "Press play, or move the slider." : "No words.";
+    $("status").textContent = sentences.length ? "Press Play or move the slider." : "The text has no words.";
     if (!sentences.length) return;
     $("sentence").selectedIndex = Math.max(0, chosen);
     choose();
@@ -160,8 +160,8 @@ async function watch() {
   });
 }
 
-/** Offsets of the string instead of the service's. */
-function inString(sentence, units, entities) {
+/** Convert code point offsets to string offsets. */
+function toStringOffsets(sentence, units, entities) {
   const [start, end] = [units[sentence.start], units[sentence.end]];
   const moved = {
     start,
@@ -193,22 +193,22 @@ async function copy(content, what) {
     await navigator.clipboard.writeText(content);
     $("status").textContent = `${what} copied.`;
   } catch {
-    report("The browser does not let the page copy; it does so only over HTTPS or on localhost.");
+    report("The browser allows copying only over HTTPS or on localhost.");
   }
 }
 
 function copyJson() {
   const { text, entities } = result;
-  copy(JSON.stringify({ text, entities: wanted(entities) }, null, 1), "JSON");
+  copy(JSON.stringify({ text, entities: selected(entities) }, null, 1), "JSON");
 }
 
 function copyLink() {
   const fragment = new URLSearchParams({ text: result.text });
   if ($("overlap").value) fragment.set("overlap", $("overlap").value);
   if ($("unlikely").checked) fragment.set("unlikely", "1");
-  if (Number($("least").value)) fragment.set("least", $("least").value);
+  if (Number($("min-score").value)) fragment.set("least", $("min-score").value);
   const link = `${location.href.split("#")[0]}#${fragment}`;
-  if (link.length > LINK) {
+  if (link.length > MAX_LINK) {
     report("The text is too long for a link.");
     return;
   }
@@ -222,15 +222,15 @@ function openLink() {
   $("text").value = fragment.get("text");
   $("overlap").value = fragment.get("overlap") ?? "";
   $("unlikely").checked = fragment.has("unlikely");
-  $("least").value = fragment.get("least") ?? "0";
+  $("min-score").value = fragment.get("least") ?? "0";
   find();
 }
 
 // --- Start -------------------------------------------------------------------------------------
 
-async function nameModel() {
+async function loadModel() {
   try {
-    const { models } = await ask("v1/models");
+    const { models } = await send("v1/models");
     $("model").textContent = models[0].name;
     denoises = models[0].steps !== null;
     for (const label of models[0].labels) hues.set(label, hues.size % COLOURS);
@@ -247,14 +247,14 @@ $("text").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) find();
 });
 $("key").addEventListener("change", () => {
-  named = nameModel();
+  modelLoaded = loadModel();
 });
 $("types").addEventListener("change", show);
-$("least").addEventListener("input", show);
+$("min-score").addEventListener("input", show);
 $("copy-json").addEventListener("click", copyJson);
 $("copy-link").addEventListener("click", copyLink);
 $("watch").addEventListener("click", watch);
 $("sentence").addEventListener("change", choose);
 window.addEventListener("hashchange", openLink);
-named = nameModel();
+modelLoaded = loadModel();
 openLink();

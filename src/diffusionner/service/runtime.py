@@ -1,4 +1,4 @@
-"""What the endpoints share: the model's processes, who waits for them, and what was counted."""
+"""State of the running service, shared by the endpoints: model, batcher, limits and metrics."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
+from diffusionner.service.api_errors import loading
+from diffusionner.service.api_keys import ApiKeys
 from diffusionner.service.batcher import Backend, Batcher
-from diffusionner.service.keys import ApiKeys
 from diffusionner.service.limits import Limits
 from diffusionner.service.metrics import Metrics
-from diffusionner.service.problems import loading
-from diffusionner.service.worker import About
+from diffusionner.service.worker import ModelInfo
 
 log = logging.getLogger("diffusionner.service")
 
 
-class Startable(Backend, Protocol):
-    async def about(self) -> About:
-        """Waits until the model is loaded."""
+class ModelBackend(Backend, Protocol):
+    async def info(self) -> ModelInfo:
+        """Return the description of the model, once it is loaded."""
 
     def stop(self) -> None: ...
 
@@ -29,36 +29,32 @@ class Service:
     def __init__(
         self,
         name: str,
-        backends: Callable[[Metrics], Sequence[Startable]],
+        start_backends: Callable[[Metrics], Sequence[ModelBackend]],
         limits: Limits,
         keys: ApiKeys | None = None,
         on_failure: Callable[[], None] = lambda: None,
     ) -> None:
-        """backends: starts what has the model; on_failure is called when it cannot be loaded."""
+        """on_failure: called if the model cannot be loaded."""
         self.name = name
-        self.make_backends = backends
+        self.start_backends = start_backends
         self.limits = limits
         self.keys = keys
         self.on_failure = on_failure
         self.metrics = Metrics()
         self.failure: Exception | None = None
-        self._about: About | None = None
+        self.loaded: ModelInfo | None = None
 
     @property
-    def ready(self) -> bool:
-        return self._about is not None
-
-    @property
-    def about(self) -> About:
-        if self._about is None:
+    def model(self) -> ModelInfo:
+        if self.loaded is None:
             raise loading()
-        return self._about
+        return self.loaded
 
     @asynccontextmanager
     async def lifespan(self, app: Any) -> AsyncIterator[None]:
-        """The port is open while the model loads, so that health checks have an answer."""
+        """Load the model in the background, so that health checks are answered meanwhile."""
         self.batcher = Batcher(self.limits, self.metrics)
-        backends = self.make_backends(self.metrics)
+        backends = self.start_backends(self.metrics)
         load = asyncio.create_task(self._load(backends))
         try:
             yield
@@ -69,13 +65,13 @@ class Service:
                 backend.stop()
             log.info("stopped")
 
-    async def _load(self, backends: Sequence[Startable]) -> None:
+    async def _load(self, backends: Sequence[ModelBackend]) -> None:
         try:
-            about = [await backend.about() for backend in backends]
+            infos = [await backend.info() for backend in backends]
         except Exception as error:
             self.failure = error
             self.on_failure()
             return
         self.batcher.start(backends)
-        self._about = about[0]
+        self.loaded = infos[0]
         log.info("ready: model %s, %d process(es)", self.name, len(backends))

@@ -1,4 +1,4 @@
-"""API keys: one a line in a file, compared in constant time."""
+"""API keys: one per line in a file, compared in constant time."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from diffusionner.errors import SettingsError
 
 
 class ApiKeys:
-    """Keeps digests, so that neither the length nor the place of a key can be timed."""
+    """Stores digests, so that timing reveals neither the length nor the content of a key."""
 
     def __init__(self, keys: list[str]) -> None:
         self._digests = [_digest(key.encode()) for key in keys]
 
     @classmethod
     def read(cls, path: Path) -> ApiKeys:
-        """Lines of the file; empty ones and those that begin with # are no keys."""
+        """Read a file with one key per line, ignoring empty lines and comments (#)."""
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
@@ -25,15 +25,15 @@ class ApiKeys:
         keys = [line.strip() for line in lines]
         keys = [key for key in keys if key and not key.startswith("#")]
         if not keys:
-            raise SettingsError(f"{path} has no API keys; write one on each line")
+            raise SettingsError(f"{path} contains no API keys; write one per line")
         return cls(keys)
 
     def allow(self, authorization: bytes) -> bool:
-        """Whether the header is `Bearer KEY` with one of the keys. All are compared, always."""
+        """Return True if the header is `Bearer KEY` with a known key. Always compares all keys."""
         scheme, _, key = authorization.partition(b" ")
         digest = _digest(key.strip())
-        found = [hmac.compare_digest(digest, known) for known in self._digests]
-        return any(found) and scheme.lower() == b"bearer"
+        matches = [hmac.compare_digest(digest, known) for known in self._digests]
+        return any(matches) and scheme.lower() == b"bearer"
 
 
 def _digest(key: bytes) -> bytes:

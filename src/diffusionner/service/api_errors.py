@@ -1,0 +1,89 @@
+"""Errors of the HTTP API and their responses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import anyio
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+DRAIN_SECONDS = 3.0  # maximum time to read and discard an oversized body
+_CLOSE = {"connection": "close"}
+
+
+class ApiError(Exception):
+    """An error response: a status, a code for programs and a message for people."""
+
+    def __init__(
+        self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(f"{status} {code}: {message}")
+        self.status = status
+        self.code = code
+        self.message = message
+        self.headers = dict(headers or {})
+
+    def body(self) -> bytes:
+        content = {"error": {"code": self.code, "message": self.message}}
+        return json.dumps(content, ensure_ascii=False).encode()
+
+
+class ErrorResponse(Response):
+    media_type = "application/json"
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(error.body(), error.status, error.headers)
+        self.drains = error.status == 413
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not self.drains or any(name == b"expect" for name, _ in scope["headers"]):
+            await super().__call__(scope, receive, send)
+            return
+        # A client reads the response only after sending its whole body; closing the connection
+        # earlier would look like a reset.
+        start = {"type": "http.response.start", "status": self.status_code}
+        await send({**start, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": self.body, "more_body": True})
+        with anyio.move_on_after(DRAIN_SECONDS):
+            while (await receive()).get("more_body"):
+                pass
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def too_large(limit: int) -> ApiError:
+    message = f"the body is larger than {limit} bytes; split the texts into several requests"
+    return ApiError(413, "body_too_large", message, _CLOSE)
+
+
+def too_slow(seconds: float) -> ApiError:
+    message = f"the body did not arrive within {seconds:g} seconds; send it again"
+    return ApiError(408, "too_slow", message, _CLOSE)
+
+
+def busy(retry_after: int) -> ApiError:
+    message = f"the queue is full; retry in {retry_after} s"
+    return ApiError(429, "busy", message, {"retry-after": str(retry_after)})
+
+
+def timed_out(seconds: float) -> ApiError:
+    message = f"not done within {seconds:g} seconds; send fewer or shorter texts per request"
+    return ApiError(504, "timed_out", message)
+
+
+def client_gone() -> ApiError:
+    """Return the error for a closed connection; nobody reads it, but nginx's status is logged."""
+    return ApiError(499, "gone", "the client closed the connection")
+
+
+def loading() -> ApiError:
+    return ApiError(503, "loading", "the model is loading; retry later", {"retry-after": "2"})
+
+
+def stopping() -> ApiError:
+    return ApiError(503, "stopping", "the service is stopping; retry later", {"retry-after": "1"})
+
+
+def failed() -> ApiError:
+    return ApiError(500, "failed", "the model failed on this text; see the log of the service")

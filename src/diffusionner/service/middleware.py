@@ -1,0 +1,87 @@
+"""Middleware around every request: API keys, headers, metrics, log and internal errors."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import traceback
+from types import TracebackType
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from diffusionner.service.api_errors import ApiError, ErrorResponse, failed
+from diffusionner.service.api_keys import ApiKeys
+from diffusionner.service.metrics import Metrics
+
+log = logging.getLogger("diffusionner.service")
+
+PROTECTED = ("/v1/", "/metrics")  # path prefixes that need a key, if there are keys
+QUIET = ("/healthz", "/readyz", "/metrics")  # successes are logged at level DEBUG
+LOGGED = {"/", "/v1/entities", "/v1/steps", "/v1/models", "/openapi.json", *QUIET}
+HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+
+
+class RequestMiddleware:
+    """The outermost ASGI middleware."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, keys: ApiKeys | None) -> None:
+        self.app = app
+        self.metrics = metrics
+        self.keys = keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started = time.perf_counter()
+        status = 0
+
+        async def respond(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message = {**message, "headers": [*message["headers"], *HEADERS]}
+            await send(message)
+
+        try:
+            app = self.app if self._is_allowed(scope) else ErrorResponse(_unauthorized())
+            await app(scope, receive, respond)
+        except asyncio.CancelledError:
+            status = status or 499
+            raise
+        except Exception as error:  # an internal error; its message could contain the text
+            log.error("%s at %s", type(error).__name__, _location(error.__traceback__))
+            if not status:
+                await ErrorResponse(failed())(scope, receive, respond)
+        finally:
+            self._record(scope, status, time.perf_counter() - started)
+
+    def _is_allowed(self, scope: Scope) -> bool:
+        if self.keys is None or not scope["path"].startswith(PROTECTED):
+            return True
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        return len(given) == 1 and self.keys.allow(given[0])
+
+    def _record(self, scope: Scope, status: int, seconds: float) -> None:
+        """Log and count a request; unknown paths may contain anything and are not named."""
+        path = scope["path"] if scope["path"] in LOGGED else "other"
+        self.metrics.requests.labels(path, status).inc()
+        self.metrics.seconds.labels(path).observe(seconds)
+        level = logging.DEBUG if path in QUIET and status == 200 else logging.INFO
+        log.log(level, "%s %s %d %.1f ms", scope["method"], path, status, 1000 * seconds)
+
+
+def _unauthorized() -> ApiError:
+    message = "this service needs a key, in the header Authorization: Bearer KEY"
+    return ApiError(401, "unauthorized", message, {"www-authenticate": "Bearer"})
+
+
+def _location(trace: TracebackType | None) -> str:
+    """Return file, line and function of the innermost frames."""
+    frames = traceback.extract_tb(trace)[-3:]
+    return " > ".join(f"{f.filename.rpartition('/')[2]}:{f.lineno} {f.name}" for f in frames)

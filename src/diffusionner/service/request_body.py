@@ -1,0 +1,101 @@
+"""Read and check request bodies, within the limits on size and time."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import anyio
+from fastapi import Request
+from pydantic import ValidationError
+from starlette.requests import ClientDisconnect
+
+from diffusionner.errors import SettingsError, nearest
+from diffusionner.service.api_errors import ApiError, client_gone, too_large, too_slow
+from diffusionner.service.limits import Limits
+from diffusionner.service.schema import EntitiesRequest, Options, StepsRequest
+from diffusionner.service.worker import ModelInfo
+
+Parsed = TypeVar("Parsed", bound=Options)
+MAX_REPORTED = 5  # errors named in one message
+
+
+async def read_body(request: Request, model: type[Parsed], limits: Limits) -> Parsed:
+    """Read and parse the body; raise ApiError if it is not a valid request."""
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json":
+        # Also blocks other sites, whose pages may send plain text without a preflight request.
+        raise ApiError(415, "not_json", "send JSON, with the header Content-Type: application/json")
+    try:
+        parsed = model.model_validate_json(await _receive(request, limits))
+    except ValidationError as error:
+        raise _describe(error) from None
+    _check_limits(parsed, limits)
+    return parsed
+
+
+async def _receive(request: Request, limits: Limits) -> bytes:
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced[:18]) > limits.body_bytes:
+        raise too_large(limits.body_bytes)
+    body = bytearray()
+    try:
+        with anyio.fail_after(limits.receive):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > limits.body_bytes:
+                    raise too_large(limits.body_bytes)
+    except TimeoutError:
+        raise too_slow(limits.receive) from None
+    except ClientDisconnect:
+        raise client_gone() from None
+    return bytes(body)
+
+
+def _describe(error: ValidationError) -> ApiError:
+    """Name the errors without the values, which may be long or secret."""
+    errors = error.errors(include_url=False, include_input=False, include_context=False)
+    if errors[0]["type"] == "json_invalid":
+        return ApiError(400, "invalid_json", f"the body is not JSON in UTF-8: {errors[0]['msg']}")
+    messages = [f"{_field_name(one['loc'])}: {one['msg']}" for one in errors[:MAX_REPORTED]]
+    if len(errors) > MAX_REPORTED:
+        messages.append(f"and {len(errors) - MAX_REPORTED} more")
+    return ApiError(422, "invalid", "; ".join(messages))
+
+
+def _field_name(location: tuple[int | str, ...]) -> str:
+    """Return a name such as texts[3]; names may come from the client and are truncated."""
+    if not location:
+        return "body"
+    indices = "".join(f"[{part}]" for part in location[1:] if isinstance(part, int))
+    return str(location[0])[:40] + indices
+
+
+def _check_limits(parsed: Options, limits: Limits) -> None:
+    texts, max_characters = [], limits.characters
+    if isinstance(parsed, EntitiesRequest):
+        texts = parsed.texts
+    elif isinstance(parsed, StepsRequest):
+        texts, max_characters = [parsed.text], limits.step_characters
+    if len(texts) > limits.texts:
+        message = f"{len(texts)} texts, limit {limits.texts} per request; send several requests"
+        raise ApiError(422, "too_many_texts", message)
+    for number, text in enumerate(texts):
+        if len(text) > max_characters:
+            message = f"text {number} has {len(text)} characters, limit {max_characters}; split it"
+            raise ApiError(422, "text_too_long", message)
+    if (parsed.steps or 0) > limits.steps:
+        raise ApiError(422, "invalid", f"steps: at most {limits.steps}")
+    if isinstance(parsed.spans, int) and parsed.spans > limits.spans:
+        raise ApiError(422, "invalid", f"spans: at most {limits.spans}")
+
+
+def check_options(parsed: Options, model: ModelInfo) -> None:
+    """Raise ApiError for options that this model does not support."""
+    try:
+        model.settings.with_inference(parsed.inference_options())
+    except SettingsError as error:
+        raise ApiError(422, "invalid", str(error)) from None
+    for label in parsed.labels or ():
+        if label not in model.labels:
+            hint = nearest(label[:40], model.labels)
+            raise ApiError(422, "unknown_label", f"the model has no such type; {hint}")
