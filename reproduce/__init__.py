@@ -1,5 +1,5 @@
-"""The paper's tables and figures, measured here.
+"""The paper's tables and figures, reproduced.
 
-What a table shows is declared (`tables.py`); from that follow the runs it needs (`plan.py`), which
-are carried out (`runner.py`), kept as records (`records.py`) and written down (`render.py`).
+`tables.py` declares what each table shows. From that follow the runs it needs (`plan.py`), which
+are executed (`runner.py`), kept as records (`records.py`) and written as pages (`render.py`).
 """

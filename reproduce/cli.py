@@ -16,10 +16,10 @@ from diffusionner.errors import SettingsError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from reproduce.collect import Shelf
     from reproduce.plan import Plan
     from reproduce.runner import Outcome
     from reproduce.sources import Sources
+    from reproduce.store import RunStore
     from reproduce.tables import Table
 
 
@@ -123,15 +123,15 @@ def run(
     from rich.console import Console
 
     from reproduce import tables
-    from reproduce.collect import Shelf
     from reproduce.plan import plan
     from reproduce.sources import Sources
+    from reproduce.store import RunStore
 
     console = Console()
     chosen = tables.find(names)
     sources = Sources(data, configs, tuple(encoder or ()), work, tuple(changes or ()))
     planned = plan(chosen, seeds, sources, tuple(only or ()))
-    outcome = _run(planned, Shelf(work, output), sources, parallel, budget, console)
+    outcome = _run(planned, RunStore(work, output), sources, parallel, budget, console)
     # Other tables may show the same runs: all are written, so that all agree with the records.
     _render(tables.find(()), output, console, redraw=False)
     _report(outcome, console)
@@ -143,7 +143,7 @@ def run(
 
 def _run(
     planned: Plan,
-    shelf: Shelf,
+    store: RunStore,
     sources: Sources,
     parallel: int,
     budget: float | None,
@@ -153,7 +153,7 @@ def _run(
     from reproduce.runner import Runner
     from reproduce.view import LiveView
 
-    untrained = [job for job in planned.jobs if not shelf.is_trained(job)]
+    untrained = [job for job in planned.jobs if not store.is_trained(job)]
     problems = check_encoders(untrained, sources)
     missing = [*planned.missing, *(missing_encoder(*one) for one in problems.items())]
     if missing:
@@ -163,7 +163,7 @@ def _run(
     jobs = [
         job
         for job in planned.jobs
-        if shelf.is_trained(job) or job.encoder["stands_for"] not in problems or job.shape
+        if store.is_trained(job) or job.encoder["stands_for"] not in problems or job.shape
     ]
     if not jobs:
         raise SettingsError("these tables have no run left; give --data, --encoder or --only")
@@ -175,7 +175,7 @@ def _run(
     before = signal.signal(signal.SIGTERM, stop)  # ends as cleanly as Ctrl-C
     try:
         with LiveView(console) as view:
-            return Runner(jobs, shelf, sources, view, parallel, seconds).run()
+            return Runner(jobs, store, sources, view, parallel, seconds).run()
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -257,23 +257,13 @@ def list_tables(
     for title in ("table", "", "runs", "complete", "measurements", "complete"):
         shown.add_column(title, justify="left" if title in ("table", "") else "right")
     for table in tables.find(names or ()):
-        wanted = [one for one in tables.wanted([table], seeds) if one[0].corpus in known]
-        # Several rows of a table may want the same run, by other names or with other points.
-        named = {want: plan.identity(want, sources) for want, _ in wanted}
-        points = {(named[want], point) for want, points in wanted for point in points}
-        runs = {named[want]: want for want, _ in wanted}
-        own = {
-            name: [
-                record
-                for record in records.select(want.corpus, want.method, want.variant, want.shape)
-                if record.seed == want.seed
-            ]
-            for name, want in runs.items()
-        }
-        measured = [
-            one.name for name, one in points if any(record.has(one) for record in own[name])
-        ]
-        counts = (len(runs), sum(map(bool, own.values())), len(points), len(measured))
+        requests = [one for one in tables.requested_runs([table], seeds) if one[0].corpus in known]
+        # Several rows of a table may need the same run, under other names or with other points.
+        identities = {request: plan.identity(request, sources) for request, _ in requests}
+        points = {(identities[request], point) for request, points in requests for point in points}
+        runs = {identities[request]: records.of(request) for request, _ in requests}
+        measured = [one for key, one in points if any(record.has(one) for record in runs[key])]
+        counts = (len(runs), sum(map(bool, runs.values())), len(points), len(measured))
         shown.add_row(table.name, table.title, *map(str, counts))
     Console().print(shown)
 

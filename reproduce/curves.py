@@ -1,4 +1,4 @@
-"""How the tables look: curves over steps, spans and epochs, limitations, figures."""
+"""Layouts of the curves over steps, spans and epochs, the limitations and the figures."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from reproduce.corpora import CORPORA, METHOD_TITLES
 from reproduce.efficiency import efficiency_points
 from reproduce.grids import Cell, Grid, Row, Unit
+from reproduce.pages import Page, Plot, TableRecords, mean_and_sd, non_empty, percent
 from reproduce.records import Record
-from reproduce.sheets import Plot, Sheet, Shown, filled, mean_and_sd, percent
 from reproduce.tables import (
     CURVE_GAMMA,
     EVALUATION_SPANS,
@@ -28,11 +28,10 @@ from reproduce.tables import (
     point,
 )
 
-ENOUGH = 0.99  # of the best dev F1
+CONVERGED = 0.99  # of the best dev F1
 
 
-def steps(table: Table, shown: Shown) -> Sheet:
-    """F1 and speed against γ, a curve for each K."""
+def steps(table: Table, records: TableRecords) -> Page:
     grids, panels = [], []
     columns: dict[Kind, tuple[tuple[str, Unit], ...]] = {
         "score": tuple((f"γ = {gamma}", "percent") for gamma in GAMMAS),
@@ -42,11 +41,11 @@ def steps(table: Table, shown: Shown) -> Sheet:
     for corpus in STUDIED:
         for start in STARTS:
             for kind, name in names.items():
-                rows = filled(
+                rows = non_empty(
                     Row(
                         f"K = {spans}",
                         tuple(
-                            _measured(shown, corpus, point(kind, steps=g, spans=spans, start=start))
+                            _measured(records, corpus, kind, steps=g, spans=spans, start=start)
                             for g in GAMMAS
                         ),
                     )
@@ -58,28 +57,26 @@ def steps(table: Table, shown: Shown) -> Sheet:
                 grids.append(Grid(title, "spans", columns[kind], rows, best=kind == "score"))
                 panels.append(_panel(title, "denoising steps γ", name, rows, GAMMAS))
     text = [
-        "F1 on dev and sentences a second (median of several turns, nothing else running) by the "
-        "number of denoising steps γ, for several numbers of noisy spans K at inference, starting "
-        "from Gaussian spans as in the paper and (F1 alone) from the initializer's candidates. The "
-        "models are those of the results tables, speeds those of runs of "
-        f"{SHORT_EPOCHS} epochs; thresholds are the ones fitted on dev at the preset's γ. "
-        "The paper shows this for ACE04 as a figure, without numbers; it finds that more steps "
-        "help a little, and most when spans are few."
+        "F1 on dev and sentences per second by the number of denoising steps γ, for several "
+        "numbers of noisy spans K at inference, starting from Gaussian spans as in the paper and "
+        "(F1 only) from the initializer's candidates. Speeds are medians of several turns with "
+        f"nothing else running, of runs of {SHORT_EPOCHS} epochs; the scored models are those of "
+        "the results tables. Thresholds were fitted on dev at the preset's γ. The paper shows this "
+        "for ACE04 as a figure without numbers. It finds that more steps help a little, and most "
+        "with few spans."
     ]
-    return Sheet(text, grids, _lines_plot(table, panels, columns=3))
+    return Page(text, grids, _lines_plot(table, panels, columns=3))
 
 
-def spans(table: Table, shown: Shown) -> Sheet:
+def spans(table: Table, records: TableRecords) -> Page:
     grids, panels = [], []
     columns: tuple[tuple[str, Unit], ...] = tuple((str(k), "percent") for k in EVALUATION_SPANS)
     for corpus in STUDIED:
-        rows = filled(
+        rows = non_empty(
             Row(
                 f"from {start}",
                 tuple(
-                    _measured(
-                        shown, corpus, point("score", steps=CURVE_GAMMA, spans=k, start=start)
-                    )
+                    _measured(records, corpus, "score", steps=CURVE_GAMMA, spans=k, start=start)
                     for k in EVALUATION_SPANS
                 ),
             )
@@ -90,18 +87,18 @@ def spans(table: Table, shown: Shown) -> Sheet:
             grids.append(Grid(f"{title}: dev F1 by K_eval", "start", columns, rows))
             panels.append(_panel(title, "spans K_eval", "dev F1", rows, EVALUATION_SPANS))
     text = [
-        f"F1 on dev by the number of spans at inference, with γ = {CURVE_GAMMA}; the number in "
-        "training is the preset's. The paper's figure, for ACE04 with 60 spans in training, has no "
-        "numbers; it finds a loss below 30 spans and a slight gain above 60."
+        f"F1 on dev by the number of spans at inference, with γ = {CURVE_GAMMA}. The number of "
+        "spans in training is the preset's. The paper's figure, for ACE04 with 60 spans in "
+        "training, has no numbers. It finds a loss below 30 spans and a slight gain above 60."
     ]
-    return Sheet(text, grids, _lines_plot(table, panels, columns=2))
+    return Page(text, grids, _lines_plot(table, panels, columns=2))
 
 
-def convergence(table: Table, shown: Shown) -> Sheet:
+def convergence(table: Table, records: TableRecords) -> Page:
     grids: list[Grid] = []
     panels = []
     for corpus in STUDIED:
-        runs = {title: shown.runs(corpus, name) for name, title in METHOD_TITLES}
+        runs = {title: records.runs(corpus, name) for name, title in METHOD_TITLES}
         known = {title: found for title, found in runs.items() if found}
         if not known:
             continue
@@ -132,22 +129,22 @@ def convergence(table: Table, shown: Shown) -> Sheet:
         panels.append(minutes)
     text = [
         "F1 on dev after each epoch, mean over the seeds, against epochs and against minutes of "
-        "training. Evaluation is not counted. Where several runs shared a GPU, each is charged its "
-        "share of every minute, so the minutes of all runs add up to those of the GPU."
+        "training without evaluation. If several runs share a GPU, each is charged its share of "
+        "every minute, so that the minutes of all runs add up to those of the GPU."
     ]
-    return Sheet(text, grids, _lines_plot(table, panels, columns=2))
+    return Page(text, grids, _lines_plot(table, panels, columns=2))
 
 
-def limitations(table: Table, shown: Shown) -> Sheet:
+def limitations(table: Table, records: TableRecords) -> Page:
     spread: list[Row] = []
     groups: list[list[Cell]] = []
     columns: list[tuple[str, Unit]] = []
     for corpus in STUDIED:
-        names = ("mean F1", "sd over noise seeds", "highest - lowest")
+        names = ("mean F1", "sd over noise seeds", "range")
         columns += [(f"{CORPORA[corpus].title}: {name}", "percent") for name in names]
     for title, options in SPREADS:
         points = [point("score", **options, seed=seed) for seed in range(NOISE_SEEDS)]
-        found = [shown.runs(corpus, points=points) for corpus in STUDIED]
+        found = [records.runs(corpus, points=points) for corpus in STUDIED]
         cells = [_spread(runs, points) for runs in found]
         spread.append(Row(title, tuple(cell for three in cells for cell in three)))
         groups.append([percent(_all_scores(runs, points)) for runs in found])
@@ -165,26 +162,26 @@ def limitations(table: Table, shown: Shown) -> Sheet:
         }
         for number, corpus in enumerate(STUDIED)
     ]
-    grids = [Grid("Chance in sampling", "start", tuple(columns), filled(spread), best=False)]
-    grids.append(_slowness(shown))
+    grids = [Grid("Randomness of sampling", "start", tuple(columns), non_empty(spread), best=False)]
+    grids.append(_convergence_grid(records))
     text = [
-        f"The paper names three limitations. Sampling is random: F1 on dev with {NOISE_SEEDS} "
-        "seeds of the noise at inference, for the same weights; from candidates there is no noise. "
-        f"Training converges slowly: epochs and GPU-minutes until dev F1 is {ENOUGH:.0%} of the "
-        "run's best, for all methods. Entities in several parts cannot be found: see the F1 "
-        "ceiling that `diffusionner data check` gives for a corpus."
+        "The paper names three limitations. Sampling is random: the first table has F1 on dev with "
+        f"{NOISE_SEEDS} noise seeds at inference for the same weights; candidates have no noise. "
+        "Training converges slowly: the second table has epochs and GPU-minutes until dev F1 "
+        f"reaches {CONVERGED:.0%} of the run's best, for all methods. Discontinuous entities "
+        "cannot be found: `diffusionner data check` reports the resulting F1 ceiling of a corpus."
     ]
     has_spread = any(cell.values for group in groups for cell in group)
     plots = [Plot(table.name, "dots", {"panels": panels})] if has_spread else []
-    return Sheet(text, [grid for grid in grids if grid.rows], plots)
+    return Page(text, [grid for grid in grids if grid.rows], plots)
 
 
-def figures(table: Table, shown: Shown) -> Sheet:
+def figures(table: Table, records: TableRecords) -> Page:
     grids, panels, plots = [], [], []
     for corpus in STUDIED:
         lines: dict[str, list[tuple[str, Cell, Cell]]] = {}
         for title, method, scored, timed in efficiency_points():
-            f1, speed = shown.f1(corpus, scored, method), shown.speed(corpus, timed, method)
+            f1, speed = records.f1(corpus, scored, method), records.speed(corpus, timed, method)
             if f1.values and speed.values:
                 lines.setdefault(title.partition(", γ")[0], []).append((title, f1, speed))
         if not lines:
@@ -213,24 +210,25 @@ def figures(table: Table, shown: Shown) -> Sheet:
         )
     if panels:
         plots.append(Plot("f1-against-speed", "lines", {"panels": panels, "columns": 2}))
-    for run in shown.runs("genia", points=[TRAJECTORY])[:1]:
+    for run in records.runs("genia", points=[TRAJECTORY])[:1]:
         plots.append(Plot("denoising", "trajectory", run.values["points"][TRAJECTORY.name]))
     text = [
-        "F1 on dev against sentences a second for all methods, DiffusionNER with γ = 1, 5 and 10 "
-        f"(speed is that of runs of {SHORT_EPOCHS} epochs; bars are the standard deviation of F1 "
-        "over the seeds); and the denoising of one sentence with the GENIA model, from Gaussian "
-        "spans: grey is what a step was shown, coloured what it made of it."
+        "F1 on dev against sentences per second for all methods, DiffusionNER with γ = 1, 5 and "
+        f"10 (speeds of runs of {SHORT_EPOCHS} epochs; error bars are the standard deviation of F1 "
+        "over the seeds), and the denoising of one sentence with the GENIA model, from Gaussian "
+        "spans: noisy spans in grey, predicted spans in colour."
     ]
-    return Sheet(text, grids, plots)
+    return Page(text, grids, plots)
 
 
 def _short(labels: Sequence[str]) -> list[str]:
-    """γ = 1, 5 and 10: what is the same is said once, or points that are near have no room."""
+    """Shorten all labels but the first, γ = 1, to their number: near points have little room."""
     return [*labels[:1], *(label.rpartition(" ")[2] for label in labels[1:])]
 
 
-def _measured(shown: Shown, corpus: str, one: Point) -> Cell:
-    return shown.f1(corpus, one) if one.kind == "score" else shown.speed(corpus, one)
+def _measured(records: TableRecords, corpus: str, kind: Kind, **options: Any) -> Cell:
+    one = point(kind, **options)
+    return records.f1(corpus, one) if kind == "score" else records.speed(corpus, one)
 
 
 def _panel(
@@ -257,14 +255,14 @@ def _all_scores(runs: Sequence[Record], points: Sequence[Point]) -> list[float |
 
 
 def _spread(runs: Sequence[Record], points: Sequence[Point]) -> tuple[Cell, Cell, Cell]:
-    """Mean, sd and range over the noise seeds, each over the trained models."""
+    """Return mean, sd and range over the noise seeds, each for all trained models."""
     found = [[100 * (run.score(one) or 0.0) for one in points] for run in runs]
     means = Cell(tuple(sum(scores) / len(scores) for scores in found))
     sds = Cell(tuple(stdev(scores) for scores in found))
     return means, sds, Cell(tuple(max(scores) - min(scores) for scores in found))
 
 
-def _slowness(shown: Shown) -> Grid:
+def _convergence_grid(records: TableRecords) -> Grid:
     columns: list[tuple[str, Unit]] = []
     for corpus in STUDIED:
         title = CORPORA[corpus].title
@@ -274,16 +272,16 @@ def _slowness(shown: Shown) -> Grid:
     for method, title in METHOD_TITLES:
         cells: list[Cell] = []
         for corpus in STUDIED:
-            runs = [run for run in shown.runs(corpus, method) if run.epochs]
-            reached = [_enough(run) for run in runs]
+            runs = [run for run in records.runs(corpus, method) if run.epochs]
+            reached = [_converged(run) for run in runs]
             cells.append(Cell(tuple(float(epoch["epoch"]) for epoch in reached)))
             cells.append(Cell(tuple(epoch["gpu_seconds"] / 60 for epoch in reached)))
             cells.append(percent(run.values["training"]["dev_f1"] for run in runs))
         rows.append(Row(title, tuple(cells)))
-    name = f"Until {ENOUGH:.0%} of the best dev F1"
-    return Grid(name, "method", tuple(columns), filled(rows), best=False)
+    name = f"Until {CONVERGED:.0%} of the best dev F1"
+    return Grid(name, "method", tuple(columns), non_empty(rows), best=False)
 
 
-def _enough(run: Record) -> dict[str, Any]:
+def _converged(run: Record) -> dict[str, Any]:
     best = max(epoch["f1"] for epoch in run.epochs)
-    return next(epoch for epoch in run.epochs if epoch["f1"] >= ENOUGH * best)
+    return next(epoch for epoch in run.epochs if epoch["f1"] >= CONVERGED * best)

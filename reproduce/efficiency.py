@@ -1,4 +1,4 @@
-"""How the table of efficiency looks."""
+"""Layout of the efficiency table."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 from reproduce import published
 from reproduce.corpora import CORPORA, MAIN_METHOD, METHOD_TITLES, METHODS, SEQUENTIAL
 from reproduce.grids import Cell, Grid, Row, Unit
+from reproduce.pages import Page, TableRecords, non_empty
 from reproduce.records import Record
-from reproduce.sheets import Sheet, Shown, filled
 from reproduce.tables import (
     CURVE_GAMMA,
     DEV,
@@ -41,38 +41,39 @@ STARTS: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
-def efficiency(table: Table, shown: Shown) -> Sheet:
-    grids, said = [], []
+def efficiency(table: Table, records: TableRecords) -> Page:
+    grids, claims = [], []
     for corpus in STUDIED:
-        rows = filled(
-            _efficiency_row(shown, corpus, title, method, score, speed)
+        rows = non_empty(
+            _efficiency_row(records, corpus, title, method, score, speed)
             for title, method, score, speed in efficiency_points()
         )
         title = CORPORA[corpus].title
         if rows:
             grids.append(Grid(title, "model", COLUMNS, rows))
-            said += _faster(shown, corpus)
-        if rows := filled(_unrecorded_rows(shown, corpus)):
+            claims += _faster(records, corpus)
+        if rows := non_empty(_unrecorded_rows(records, corpus)):
             grids.append(Grid(f"{title}, without CUDA graphs", "model", UNSCORED, rows))
-    if rows := filled(_shape_rows(shown)):
+    if rows := non_empty(_shape_rows(records)):
         grids.append(Grid(f"Shape of {SHAPE}, random weights", "model", UNSCORED, rows))
     grids.append(_published_efficiency())
     text = [
-        "Parameters, F1 on dev, and sentences a second from words to entities on dev sentences "
-        "(median of several turns, nothing else running; turns: the slowest and the fastest), "
-        "against the autoregressive rival. Speed depends on the network and on how many entities "
-        "it finds, not on how long it was trained: it is measured of runs of "
-        f"{SHORT_EPOCHS} epochs. Rows of DiffusionNER start from candidates as the presets do, or "
-        f"from noise with {PAPER_START['spans']} spans as in the paper. Random weights have real "
-        "speed but no entities: the autoregressive decoder then generates as many as a sentence "
-        "has. Only what the same version of the program timed is compared.",
-        *said,
+        "Parameters, F1 on dev, sentences per second from words to entities on dev sentences, and "
+        "the speed-up over the autoregressive rival. Speeds are medians of several turns with "
+        "nothing else running; the column `turns` has the slowest and the fastest. Speed depends "
+        "on the network and on how many entities it finds, not on how long it was trained, so it "
+        f"is measured on runs of {SHORT_EPOCHS} epochs. DiffusionNER starts from candidates as in "
+        f"the presets, or from noise with {PAPER_START['spans']} spans as in the paper. Random "
+        "weights have a real speed but find no meaningful entities: the autoregressive decoder "
+        "then generates as many as the sentence has. Speeds are only compared if the same version "
+        "of the program measured them.",
+        *claims,
     ]
-    return Sheet(text, grids)
+    return Page(text, grids)
 
 
 def efficiency_points() -> list[tuple[str, str, Point, Point]]:
-    """Title, method, what is scored and what is timed of each row."""
+    """Return title, method, score and speed point of each row."""
     rows = [(title, name, DEV, SPEED) for name, title in METHOD_TITLES if name != MAIN_METHOD]
     for words, start in STARTS:
         for gamma in TABLE_GAMMAS:
@@ -82,17 +83,17 @@ def efficiency_points() -> list[tuple[str, str, Point, Point]]:
 
 
 def _efficiency_row(
-    shown: Shown, corpus: str, title: str, method: str, scored: Point, timed: Point
+    records: TableRecords, corpus: str, title: str, method: str, scored: Point, timed: Point
 ) -> Row:
-    runs = shown.runs(corpus, method, TIMED, [timed])
-    slow = shown.runs(corpus, SEQUENTIAL, TIMED, [SPEED])
+    runs = records.runs(corpus, method, TIMED, [timed])
+    slow = records.runs(corpus, SEQUENTIAL, TIMED, [SPEED])
     size, speed, turns = _timed_cells(runs, timed)
-    cells = (size, shown.f1(corpus, scored, method), speed, turns, _times(runs, timed, slow))
+    cells = (size, records.f1(corpus, scored, method), speed, turns, _times(runs, timed, slow))
     return Row(_dated(title, runs, timed, slow), cells)
 
 
 def _timed_cells(runs: list[Record], timed: Point) -> tuple[Cell, Cell, Cell]:
-    """Of what was timed: its size, how fast it is, and its slowest and fastest turn."""
+    """Return the size, the speed, and the slowest and fastest turn."""
     sizes = [run.parameters for run in runs[:1]]
     return (
         Cell.of(None if size is None else size / 1e6 for size in sizes),
@@ -102,7 +103,7 @@ def _timed_cells(runs: list[Record], timed: Point) -> tuple[Cell, Cell, Cell]:
 
 
 def _times(runs: list[Record], timed: Point, slow: list[Record], slow_timed: Point = SPEED) -> Cell:
-    """How many times as fast as the autoregressive rival, if timed by the same version."""
+    """Return the speed-up over the autoregressive rival, if the same version timed both."""
     if not runs or not slow or len(_versions(runs, timed) | _versions(slow, slow_timed)) > 1:
         return Cell()
     speed, least = (
@@ -117,33 +118,33 @@ def _versions(runs: list[Record], timed: Point) -> set[str]:
 
 
 def _dated(title: str, runs: list[Record], timed: Point, slow: list[Record]) -> str:
-    """With the version that timed it, where the autoregressive rival was timed by another."""
+    """Add the version to the title if another one timed the autoregressive rival."""
     own = _versions(runs, timed)
     if not own or not slow or own == _versions(slow, SPEED):
         return title
     return f"{title}, timed by {', '.join(sorted(own))}"
 
 
-def _faster(shown: Shown, corpus: str) -> list[str]:
-    """The claim that is made for γ = 5, in words."""
-    said = []
-    slow = shown.runs(corpus, SEQUENTIAL, TIMED, [SPEED])
+def _faster(records: TableRecords, corpus: str) -> list[str]:
+    """Return the speed-up at γ = 5 as a sentence."""
+    claims = []
+    slow = records.runs(corpus, SEQUENTIAL, TIMED, [SPEED])
     for title, method, _, timed in efficiency_points():
-        times = _times(shown.runs(corpus, method, TIMED, [timed]), timed, slow).mean
+        times = _times(records.runs(corpus, method, TIMED, [timed]), timed, slow).mean
         if times is not None and f"γ = {CURVE_GAMMA}" in title:
-            said.append(
+            claims.append(
                 f"{CORPORA[corpus].title}: {title}: {times:.1f} times as fast as the "
                 "autoregressive rival."
             )
-    return said
+    return claims
 
 
-def _unrecorded_rows(shown: Shown, corpus: str) -> list[Row]:
-    """The rival and γ = 5, both launched kernel by kernel."""
-    slow = shown.runs(corpus, SEQUENTIAL, TIMED, [UNRECORDED_SPEED])
+def _unrecorded_rows(records: TableRecords, corpus: str) -> list[Row]:
+    """Return the rows of the rival and of γ = 5, both without CUDA graphs."""
+    slow = records.runs(corpus, SEQUENTIAL, TIMED, [UNRECORDED_SPEED])
     rows = [(METHODS[SEQUENTIAL].title, slow, UNRECORDED_SPEED)]
     for (words, _), timed in zip(STARTS, UNRECORDED_POINTS, strict=True):
-        runs = shown.runs(corpus, MAIN_METHOD, TIMED, [timed])
+        runs = records.runs(corpus, MAIN_METHOD, TIMED, [timed])
         rows.append((f"DiffusionNER {words}, γ = {CURVE_GAMMA}", runs, timed))
     return [
         Row(
@@ -154,14 +155,14 @@ def _unrecorded_rows(shown: Shown, corpus: str) -> list[Row]:
     ]
 
 
-def _shape_rows(shown: Shown) -> list[Row]:
-    slow = shown.runs("genia", SEQUENTIAL, points=[SPEED], shape=SHAPE)
+def _shape_rows(records: TableRecords) -> list[Row]:
+    slow = records.runs("genia", SEQUENTIAL, points=[SPEED], shape=SHAPE)
     rows = []
     for method, title in sorted(METHOD_TITLES, key=lambda one: one[0] == MAIN_METHOD):
         gammas: tuple[int | None, ...] = TABLE_GAMMAS if method == MAIN_METHOD else (None,)
         for gamma in gammas:
             timed = shape_point(gamma)
-            runs = shown.runs("genia", method, points=[timed], shape=SHAPE)
+            runs = records.runs("genia", method, points=[timed], shape=SHAPE)
             name = title if gamma is None else f"{title}, γ = {gamma}"
             cells = (*_timed_cells(runs, timed), _times(runs, timed, slow))
             rows.append(Row(_dated(name, runs, timed, slow), cells))
@@ -174,4 +175,4 @@ def _published_efficiency() -> Grid:
         for title, values in published.EFFICIENCY.items()
     )
     renamed = (COLUMNS[0], ("F1", "percent"), *(one for one in COLUMNS[2:] if one[0] != "turns"))
-    return Grid("The paper's: ACE04, BERT-large, GeForce RTX 3090", "model", renamed, rows)
+    return Grid("In the paper: ACE04, BERT-large, GeForce RTX 3090", "model", renamed, rows)

@@ -1,4 +1,4 @@
-"""How long a run will take, from runs that are done."""
+"""Time estimates from finished runs."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ from collections.abc import Iterable
 from statistics import fmean
 
 from reproduce.plan import Job
-from reproduce.progress import Progress
+from reproduce.progress import RunProgress
 from reproduce.records import Record
 
-START = 20.0  # seconds until a process has loaded all it needs
-SHAPE_START = 60.0  # the same with random weights of a large shape, which are made first
-SCORE, SPEED = 2.0, 10.0  # seconds that a point takes, about
+START = 20.0  # seconds to start a process and load a model
+SHAPE_START = 60.0  # the same for a large shape, whose random weights are made first
+SCORE, SPEED = 2.0, 10.0  # approximate seconds per point
 
 
 class Pace:
-    """Seconds that a training takes for a sentence once: as measured in this session or, until
-    there is something, in the records, which may come from another machine."""
+    """Training seconds per sentence, from this session or else from the records.
+
+    Records may come from another machine.
+    """
 
     def __init__(self, records: Iterable[Record]) -> None:
         self.before: list[tuple[str, str, float]] = []
@@ -28,13 +30,13 @@ class Pace:
                 per = seconds / max(1, training["epochs"][-1]["sentences"])
                 self.before.append((record.corpus, record.method, per))
 
-    def add(self, job: Job, done: Progress) -> None:
+    def add(self, job: Job, done: RunProgress) -> None:
         if done.epochs:
             per = (done.seconds + done.evaluation_seconds) / max(1, done.epochs[-1].sentences)
             self.now.append((job.corpus, job.method, per))
 
-    def training(self, job: Job, done: Progress) -> float | None:
-        """Seconds that are left of it; None if nothing is known yet."""
+    def training(self, job: Job, done: RunProgress) -> float | None:
+        """Return the remaining seconds; None if nothing is known yet."""
         per = self._per_sentence(job)
         if per is None:
             return None
@@ -53,8 +55,8 @@ class Pace:
         return None
 
 
-def time_left(job: Job, done: Progress) -> float | None:
-    """Of a training under way, by its own pace."""
+def time_left(job: Job, done: RunProgress) -> float | None:
+    """Return the remaining seconds of a running training, from its own speed."""
     if not done.step or not done.seconds:
         return None
     return (done.seconds + done.evaluation_seconds) / done.step * (job.updates - done.step)

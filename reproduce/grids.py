@@ -1,4 +1,4 @@
-"""A table of numbers: as Markdown to read, as CSV to go on with."""
+"""Tables of numbers, as Markdown and CSV."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CSV_HEADER = ("section", "row", "column", "source", "mean", "sd", "runs", "text"
 
 @dataclass(frozen=True)
 class Cell:
-    """The values of several runs, a text, or a number that the paper has published."""
+    """Values of several runs, a text, or a number from the paper."""
 
     values: tuple[float, ...] = ()
     text: str = ""
@@ -24,13 +24,13 @@ class Cell:
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Cell:
-        """Empty unless every run has its value."""
+        """Return a cell that is empty unless every run has a value."""
         found = list(values)
         return cls(tuple(v for v in found if v is not None) if None not in found else ())
 
     @classmethod
     def printed(cls, value: float | None) -> Cell:
-        """The paper's."""
+        """Return a number of the paper."""
         return cls(() if value is None else (value,), published=True)
 
     @property
@@ -39,7 +39,7 @@ class Cell:
 
     @property
     def sd(self) -> float | None:
-        """Of a sample: None for a single value."""
+        """Sample standard deviation; None for a single value."""
         return stdev(self.values) if len(self.values) > 1 else None
 
 
@@ -52,10 +52,10 @@ class Row:
 @dataclass(frozen=True)
 class Grid:
     title: str
-    head: str  # of the first column
+    head: str  # heading of the first column
     columns: tuple[tuple[str, Unit], ...]
     rows: tuple[Row, ...]
-    best: bool = True  # the highest of each column of ours in bold
+    best: bool = True  # print the highest measured value of each column in bold
 
     def to_markdown(self) -> str:
         names = [self.head, *(name for name, _ in self.columns)]
@@ -64,23 +64,23 @@ class Grid:
         for row in self.rows:
             parts = [row.title]
             for number, cell in enumerate(row.cells):
-                said = _said(cell, self.columns[number][1])
-                bold = not cell.published and cell.values and said == highest[number]
-                parts.append(f"**{said}**" if bold else said)
+                text = _format(cell, self.columns[number][1])
+                bold = not cell.published and cell.values and text == highest[number]
+                parts.append(f"**{text}**" if bold else text)
             lines.append(_line(parts))
         return "\n".join(lines) + "\n"
 
     def _highest(self, column: int) -> str | None:
-        """How the best of our runs reads; nothing stands out from a single row."""
+        """Return the text of the best measured value; None if there is a single row."""
         unit = self.columns[column][1]
         cells = [row.cells[column] for row in self.rows]
         found = [cell for cell in cells if cell.values and not cell.published]
         if not self.best or unit not in ("percent", "speed", "times") or len(found) < 2:
             return None
-        return _said(max(found, key=lambda cell: cell.mean or 0.0), unit)
+        return _format(max(found, key=lambda cell: cell.mean or 0.0), unit)
 
     def lines(self) -> Iterable[Sequence[str]]:
-        """One for each cell that says something."""
+        """Yield a CSV line for each cell with content."""
         for row in self.rows:
             for (name, _), cell in zip(self.columns, row.cells, strict=True):
                 if cell.values or cell.text:
@@ -104,7 +104,7 @@ def _line(parts: Sequence[str]) -> str:
     return "| " + " | ".join(part.replace("|", "\\|") for part in parts) + " |"
 
 
-def _said(cell: Cell, unit: Unit) -> str:
+def _format(cell: Cell, unit: Unit) -> str:
     if cell.mean is None:
         return cell.text or NONE
     mean, sd = cell.mean, cell.sd

@@ -1,11 +1,11 @@
-"""How the tables look: results, ablations, rates. What they say comes from records alone."""
+"""Layouts of the results, the ablations and the learning rates."""
 
 from __future__ import annotations
 
 from reproduce import published
 from reproduce.corpora import CORPORA, METHOD_TITLES, METHODS
 from reproduce.grids import Cell, Grid, Row, Unit
-from reproduce.sheets import Plot, Sheet, Shown, filled, mean_and_sd, percent
+from reproduce.pages import Page, Plot, TableRecords, mean_and_sd, non_empty, percent
 from reproduce.tables import (
     ABLATIONS,
     CURVE_GAMMA,
@@ -24,7 +24,7 @@ from reproduce.tables import (
     Variant,
 )
 
-LEVEL = 0.2  # points of F1 that are no difference
+LEVEL = 0.2  # F1 points that do not count as a difference
 FRACTIONS: tuple[tuple[str, Unit], ...] = (
     ("precision", "percent"),
     ("recall", "percent"),
@@ -33,50 +33,50 @@ FRACTIONS: tuple[tuple[str, Unit], ...] = (
 )
 
 
-def results(table: Table, shown: Shown) -> Sheet:
-    corpora = [name for name in shown.corpora(table) if _tested(shown, name)]
-    grids = [_summary(shown, corpora), *(_one_corpus(shown, corpus) for corpus in corpora)]
+def results(table: Table, records: TableRecords) -> Page:
+    corpora = [name for name in records.corpora(table) if _tested(records, name)]
+    grids = [_summary(records, corpora), *(_one_corpus(records, corpus) for corpus in corpora)]
     panels = [
         {
             "title": table.title,
             "ylabel": "test F1",
             "groups": [CORPORA[corpus].title for corpus in corpora],
             "series": [
-                {"name": title, **mean_and_sd(shown.f1(c, TEST, method) for c in corpora)}
+                {"name": title, **mean_and_sd(records.f1(c, TEST, method) for c in corpora)}
                 for method, title in METHOD_TITLES
             ],
         }
     ]
     text = [
-        "Strict precision, recall and F1 on test, mean ± standard deviation over the seeds; the "
-        "best of the methods here in bold. All methods have the same encoder, data, reader, "
-        "trainer and scorer; epoch and thresholds are chosen on dev, and test is scored once per "
-        "run. Published rows are as printed in the paper, with BERT-large and its like.",
-        *verdicts(shown, corpora),
+        "Strict precision, recall and F1 on test, mean ± standard deviation over the seeds. The "
+        "best of our methods is in bold. All methods have the same encoder, data, reader, trainer "
+        "and scorer. The epoch and the thresholds are chosen on dev, and test is scored once per "
+        "run. Published rows are as printed in the paper, with BERT-large and similar encoders.",
+        *verdicts(records, corpora),
     ]
-    return Sheet(text, grids, [Plot(table.name, "dots", {"panels": panels})])
+    return Page(text, grids, [Plot(table.name, "dots", {"panels": panels})])
 
 
-def verdicts(shown: Shown, corpora: list[str]) -> list[str]:
-    """Who is ahead on each corpus, in words."""
-    said = []
+def verdicts(records: TableRecords, corpora: list[str]) -> list[str]:
+    """Return a sentence for each corpus that compares DiffusionNER with the best rival."""
+    found = []
     for corpus in corpora:
-        ours = shown.f1(corpus, TEST).mean
-        rivals = {title: shown.f1(corpus, TEST, name).mean for name, title in METHOD_TITLES[1:]}
+        ours = records.f1(corpus, TEST).mean
+        rivals = {title: records.f1(corpus, TEST, name).mean for name, title in METHOD_TITLES[1:]}
         known = {title: mean for title, mean in rivals.items() if mean is not None}
         if ours is None or not known:
             continue
         best = max(known, key=lambda title: known[title])
         ahead = ours - known[best]
         word = "ahead of" if ahead > LEVEL else "behind" if ahead < -LEVEL else "level with"
-        said.append(
+        found.append(
             f"{CORPORA[corpus].title}: DiffusionNER is {word} the best rival, {best} "
             f"({ours:.2f} against {known[best]:.2f}, {ahead:+.2f})."
         )
-    return said
+    return found
 
 
-def ablations(table: Table, shown: Shown) -> Sheet:
+def ablations(table: Table, records: TableRecords) -> Page:
     titles = {
         "encoder": "Encoder",
         "module": "Parts of the decoder",
@@ -86,7 +86,7 @@ def ablations(table: Table, shown: Shown) -> Sheet:
     corpora = list(STUDIED)
     grids, panels = [], []
     for part, variants in ABLATIONS.items():
-        rows = filled(_ablation_row(shown, corpora, variant) for variant in variants)
+        rows = non_empty(_ablation_row(records, corpora, variant) for variant in variants)
         if not rows:
             continue
         columns: list[tuple[str, Unit]] = [
@@ -110,53 +110,51 @@ def ablations(table: Table, shown: Shown) -> Sheet:
                 "groups": [row.title for row in rows],
                 "series": [
                     {"name": start, **mean_and_sd(row.cells[2 * number + place] for row in rows)}
-                    for place, start in enumerate(("as the preset", "from noise"))
+                    for place, start in enumerate(("as in the preset", "from noise"))
                 ],
             }
             for number, name in enumerate(corpora)
         ]
     text = [
-        "F1 on dev of DiffusionNER with one thing changed from the preset, mean ± standard "
-        f"deviation over the seeds, after {SHORT_EPOCHS} epochs: from candidates with one step, "
-        "as the preset has it (but without an initializer from noise, too), and from "
-        f"{PAPER_START['spans']} noisy spans with "
-        f"{CURVE_GAMMA} steps, as in the paper. The paper's columns are its own numbers, on its "
-        "test sets and with its encoders."
+        "F1 on dev of DiffusionNER with one change to the preset, mean ± standard deviation over "
+        f"the seeds, after {SHORT_EPOCHS} epochs. Inference is from candidates with one step, as "
+        f"in the preset (from noise if there is no initializer), and from {PAPER_START['spans']} "
+        f"noisy spans with {CURVE_GAMMA} steps, as in the paper. The paper's columns are its own "
+        "numbers, on its test sets and with its encoders."
     ]
     plots = [Plot(table.name, "dots", {"panels": panels})] if panels else []
-    return Sheet(text, grids, plots)
+    return Page(text, grids, plots)
 
 
-def tuning(table: Table, shown: Shown) -> Sheet:
-    """Which rates suit each method."""
+def tuning(table: Table, records: TableRecords) -> Page:
     columns: tuple[tuple[str, Unit], ...] = tuple((title, "percent") for _, title in METHOD_TITLES)
     grids = []
     asked = [(corpus, RATE_VARIANTS, f"{SHORT_EPOCHS} epochs") for corpus in TUNED]
     asked += [(corpus, WHOLE_RATE_VARIANTS, "all epochs") for corpus in WHOLE_TUNED]
     for corpus, variants, length in asked:
-        rows = filled(
-            Row(one.title, tuple(shown.f1(corpus, DEV, name, one) for name, _ in METHOD_TITLES))
+        rows = non_empty(
+            Row(one.title, tuple(records.f1(corpus, DEV, name, one) for name, _ in METHOD_TITLES))
             for one in variants
         )
         if rows:
             grids.append(Grid(f"{CORPORA[corpus].title}, {length}", "rates", columns, rows))
     text = [
         "F1 on dev by the learning rates of the encoder and of the rest, after "
-        f"{SHORT_EPOCHS} epochs: the same choice for every method, DiffusionNER included. Where a "
-        "rival prefers another pair than the preset's, both are compared over all epochs, too: "
-        "that decides. The best of each in bold."
+        f"{SHORT_EPOCHS} epochs, with the same choice for every method, DiffusionNER included. "
+        "Where a rival prefers a pair other than the preset's, both are also compared over all "
+        "epochs, which decides. The best pair of each method is in bold."
     ]
-    return Sheet(text, grids)
+    return Page(text, grids)
 
 
-def _tested(shown: Shown, corpus: str) -> bool:
-    return any(shown.f1(corpus, TEST, method).values for method in METHODS)
+def _tested(records: TableRecords, corpus: str) -> bool:
+    return any(records.f1(corpus, TEST, method).values for method in METHODS)
 
 
-def _summary(shown: Shown, corpora: list[str]) -> Grid:
+def _summary(records: TableRecords, corpora: list[str]) -> Grid:
     rows = []
     for method, title in METHOD_TITLES:
-        cells = [shown.f1(corpus, TEST, method) for corpus in corpora]
+        cells = [records.f1(corpus, TEST, method) for corpus in corpora]
         means = [cell.mean for cell in cells]
         average = Cell.of([sum(m for m in means if m is not None) / max(1, len(means))])
         rows.append(Row(title, (*cells, average if means and None not in means else Cell())))
@@ -164,23 +162,23 @@ def _summary(shown: Shown, corpora: list[str]) -> Grid:
     theirs = tuple(Cell.printed(scores.f1 if scores else None) for scores in printed)
     rows.append(Row(published.OURS, (*theirs, Cell())))
     columns: list[tuple[str, Unit]] = [(CORPORA[name].title, "percent") for name in corpora]
-    return Grid("F1 on test", "method", (*columns, ("average", "percent")), filled(rows))
+    return Grid("F1 on test", "method", (*columns, ("average", "percent")), non_empty(rows))
 
 
-def _one_corpus(shown: Shown, corpus: str) -> Grid:
+def _one_corpus(records: TableRecords, corpus: str) -> Grid:
     rows = []
     for method, title in METHOD_TITLES:
         names = ("precision", "recall", "f1")
-        test = [shown.f1(corpus, TEST, method, name=name) for name in names]
-        rows.append(Row(title, (*test, shown.f1(corpus, DEV, method))))
+        test = [records.f1(corpus, TEST, method, name=name) for name in names]
+        rows.append(Row(title, (*test, records.f1(corpus, DEV, method))))
     for title, scores in published.RESULTS.get(corpus, {}).items():
         rows.append(Row(title, (*map(Cell.printed, scores), Cell())))
-    return Grid(CORPORA[corpus].title, "method", FRACTIONS, filled(rows))
+    return Grid(CORPORA[corpus].title, "method", FRACTIONS, non_empty(rows))
 
 
-def _ablation_row(shown: Shown, corpora: list[str], variant: Variant) -> Row:
+def _ablation_row(records: TableRecords, corpora: list[str], variant: Variant) -> Row:
     points = (DEV, NOISY)
-    found = [shown.runs(corpus, variant=variant, points=points) for corpus in corpora]
+    found = [records.runs(corpus, variant=variant, points=points) for corpus in corpora]
     cells = tuple(percent(run.score(one) for run in runs) for runs in found for one in points)
     title = variant.title
     if variant in ENCODER_VARIANTS:
@@ -190,7 +188,7 @@ def _ablation_row(shown: Shown, corpora: list[str], variant: Variant) -> Row:
 
 
 def _side_by_side(mine: tuple[Row, ...], theirs: tuple[Row, ...]) -> tuple[tuple[Row, ...], ...]:
-    """Where both have a row of that name, the paper's numbers stand in ours."""
+    """Merge the paper's rows into our rows of the same name."""
     printed = {row.title: row.cells[-2:] for row in theirs}
     joined = tuple(
         Row(row.title, (*row.cells[:-2], *printed.get(row.title, row.cells[-2:]))) for row in mine

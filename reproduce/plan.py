@@ -1,4 +1,4 @@
-"""From tables to the runs they need: settings resolved, equal runs taken together."""
+"""From tables to the runs they need: settings resolved, equal runs merged."""
 
 from __future__ import annotations
 
@@ -15,43 +15,41 @@ from diffusionner.errors import DataError
 from diffusionner.settings import SECTIONS, Settings
 from reproduce.corpora import CORPORA, ENCODERS, METHODS
 from reproduce.sources import Sources, load_preset
-from reproduce.tables import Point, Table, Wanted, wanted
+from reproduce.tables import Point, RunRequest, Table, requested_runs
 
-# Places, what a job says by itself, and what changes nothing about the result.
+# Settings that do not identify a run: locations, the job's own fields, and what changes no result.
 _IMMATERIAL = ("data", "method", "training.output", "training.checkpoint_minutes")
 
 
 @dataclass
 class Job:
-    """A run and all that the chosen tables want measured of it."""
+    """A run, with everything that the chosen tables measure on it."""
 
     name: str
     corpus: str
     method: str
     seed: int
     shape: str | None
-    encoder: dict[str, str]  # its name, and for which of ours it stands
-    changes: dict[str, Any]  # what a table has changed of the preset
-    settings: dict[str, Any]  # resolved, without places
+    encoder: dict[str, str]  # its name, and the encoder of the tables that it stands for
+    changes: dict[str, Any]  # settings that a table changes from the preset's
+    settings: dict[str, Any]  # resolved, without locations
     data: dict[str, dict[str, Any]]  # fingerprints
-    overrides: list[str]  # as the commands are told
+    overrides: list[str]  # for the command line
     points: dict[str, Point] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
-        """Settings that are at their default do not count: a new one changes no run."""
+        """Digest of what identifies the run.
+
+        Settings at their default are left out, so that adding a setting changes no key.
+        """
         parts = [self.corpus, self.method, self.shape, self.encoder["name"], self.data]
-        text = json.dumps([*parts, unusual(flat(self.settings))], sort_keys=True)
+        text = json.dumps([*parts, non_default(flatten(self.settings))], sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
     @property
-    def recipe(self) -> str:
-        """Equal for runs that differ by nothing but the seed."""
-        return recipe(self.encoder, self.data, flat(self.settings))
-
-    @property
     def id(self) -> str:
-        """Names the record and the folder of the run."""
+        """Name of the record and of the run's folder."""
         kind = self.shape or f"s{self.seed}"
         return f"{self.corpus}-{self.method}-{kind}-{self.key}"
 
@@ -69,90 +67,89 @@ class Job:
 @dataclass
 class Plan:
     jobs: list[Job]
-    missing: list[str]  # what is not there, and what is left out for it
+    missing: list[str]  # messages about missing files
 
 
 def plan(tables: Iterable[Table], seeds: int, sources: Sources, only: Sequence[str] = ()) -> Plan:
-    """The runs of the tables; `only`: patterns, one of which a run's name must match.
+    """Return the runs of the tables; with `only`, those whose name matches one of the patterns.
 
-    They come in the order of the patterns, so that the first is done first.
+    Runs are in the order of the patterns, so that matches of the first run first.
     """
-    chosen = list(wanted(tables, seeds))
+    requests = list(requested_runs(tables, seeds))
     if only:
-        placed = [(_place(want.name, only), want, points) for want, points in chosen]
-        placed = sorted((one for one in placed if one[0] is not None), key=itemgetter(0))
-        chosen = [(want, points) for _, want, points in placed]
-    corpora = list(dict.fromkeys(want.corpus for want, _ in chosen))
-    gone = {name: files for name in corpora if (files := sources.missing_files(name))}
+        ranked = [(_rank(request.name, only), request, points) for request, points in requests]
+        ranked = sorted((one for one in ranked if one[0] is not None), key=itemgetter(0))
+        requests = [(request, points) for _, request, points in ranked]
+    corpora = list(dict.fromkeys(request.corpus for request, _ in requests))
+    skipped = {name: files for name in corpora if (files := sources.missing_files(name))}
     jobs: dict[str, Job] = {}
-    missing = [_missing_corpus(name, files) for name, files in gone.items()]
-    for want, points in chosen:
-        if want.corpus in gone:
+    missing = [_missing_corpus(name, files) for name, files in skipped.items()]
+    for request, points in requests:
+        if request.corpus in skipped:
             continue
         try:
-            job = resolve(want, sources)
+            job = resolve(request, sources)
         except DataError as error:  # a file that cannot be read
-            gone[want.corpus] = []
-            missing.append(f"{CORPORA[want.corpus].title}: {error}")
+            skipped[request.corpus] = []
+            missing.append(f"{CORPORA[request.corpus].title}: {error}")
             continue
         job = jobs.setdefault(job.key, job)
         job.points.update((one.name, one) for one in points)
     return Plan(list(jobs.values()), missing)
 
 
-def resolve(want: Wanted, sources: Sources) -> Job:
-    corpus = CORPORA[want.corpus]
-    asked = want.variant.encoder or corpus.encoder
-    place = sources.places[asked]
-    files = sources.settings(want.corpus)
-    base, told = _overrides(want, sources)
-    plain = load_preset(sources.preset(want.corpus), tuple(base))
-    before, settings = flat(_sections(plain)), _sections(plain.override(told))
-    changes = {key: value for key, value in flat(settings).items() if value != before[key]}
-    settings["encoder"]["name"] = want.shape or place.name
-    names = ("train", "dev", "dev_from_train", "format")
-    places = [f"data.{name}={json.dumps(getattr(files, name))}" for name in names]
+def resolve(request: RunRequest, sources: Sources) -> Job:
+    stands_for = request.variant.encoder or CORPORA[request.corpus].encoder
+    encoder = sources.places[stands_for]
+    files = sources.settings(request.corpus)
+    common, own = _overrides(request, sources)
+    preset = load_preset(sources.preset(request.corpus), tuple(common))
+    before, settings = flatten(_sections(preset)), _sections(preset.override(own))
+    changes = {key: value for key, value in flatten(settings).items() if value != before[key]}
+    name = request.shape or encoder.name
+    settings["encoder"]["name"] = name
+    keys = ("train", "dev", "dev_from_train", "format")
     return Job(
-        name=want.name,
-        corpus=want.corpus,
-        method=want.method,
-        seed=want.seed,
-        shape=want.shape,
-        encoder={"name": want.shape or place.name, "stands_for": asked},
+        name=request.name,
+        corpus=request.corpus,
+        method=request.method,
+        seed=request.seed,
+        shape=request.shape,
+        encoder={"name": name, "stands_for": stands_for},
         changes=changes,
         settings=settings,
-        data=sources.fingerprints(want.corpus),
-        # Test is scored afterwards, and only for the tables that show it.
+        data=sources.fingerprints(request.corpus),
         overrides=[
-            *base,
-            *told,
-            *places,
-            "data.test=null",
-            f"encoder.name={json.dumps(place.place)}",
+            *common,
+            *own,
+            *(f"data.{key}={json.dumps(getattr(files, key))}" for key in keys),
+            "data.test=null",  # scored afterwards, and only for the tables that show it
+            f"encoder.name={json.dumps(encoder.place)}",
         ],
     )
 
 
-def _overrides(want: Wanted, sources: Sources) -> tuple[list[str], list[str]]:
-    """Of the preset: what all variants of a run have, and what this one changes."""
-    own = METHODS[want.method].overrides(None if want.shape else want.corpus)
-    base = [f"method={want.method}", *own, *sources.overrides]
-    told = [f"{key}={json.dumps(value)}" for key, value in want.variant.changes]
-    return [*base, f"training.seed={want.seed}"], told
+def _overrides(request: RunRequest, sources: Sources) -> tuple[list[str], list[str]]:
+    """Return the changes to the preset that all variants of a run share, and the variant's own."""
+    method = METHODS[request.method].overrides(None if request.shape else request.corpus)
+    common = [f"method={request.method}", *method, *sources.overrides]
+    own = [f"{key}={json.dumps(value)}" for key, value in request.variant.changes]
+    return [*common, f"training.seed={request.seed}"], own
 
 
-def identity(want: Wanted, sources: Sources) -> str:
-    """Equal for what is the same run by other names; by its name where there is no preset."""
-    preset = sources.preset(want.corpus)
+def identity(request: RunRequest, sources: Sources) -> str:
+    """Return a key that is equal for equal runs with other names; needs no data files."""
+    preset = sources.preset(request.corpus)
     if not preset.exists():
-        return want.name
-    base, told = _overrides(want, sources)
-    settings = _sections(load_preset(preset, tuple(base)).override(told))
-    return json.dumps([want.corpus, want.method, want.shape, want.variant.encoder, settings])
+        return request.name
+    common, own = _overrides(request, sources)
+    settings = _sections(load_preset(preset, tuple(common)).override(own))
+    parts = (request.corpus, request.method, request.shape, request.variant.encoder, settings)
+    return json.dumps(parts)
 
 
 def _sections(settings: Settings) -> dict[str, dict[str, Any]]:
-    """What a run is known by."""
+    """Return the settings that identify a run."""
     values = settings.to_dict()
     for name in _IMMATERIAL:
         section, _, key = name.rpartition(".")
@@ -160,8 +157,8 @@ def _sections(settings: Settings) -> dict[str, dict[str, Any]]:
     return values
 
 
-def flat(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings in sections as `section.key`."""
+def flatten(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings in sections as `section.key`."""
     return {
         f"{section}.{key}": value
         for section, values in settings.items()
@@ -170,16 +167,27 @@ def flat(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def recipe(encoder: dict[str, str], data: dict[str, Any], settings: dict[str, Any]) -> str:
-    """All that a run is known by, but for its seed; settings as `section.key`.
+    """Return a key that is equal for runs that differ only in the seed.
 
-    Those at their default do not count: a record knows none of a setting that came later.
+    Settings, as `section.key`, are left out at their default: records lack settings that were
+    added later.
     """
-    seedless = {key: v for key, v in unusual(settings).items() if key != "training.seed"}
+    seedless = {key: v for key, v in non_default(settings).items() if key != "training.seed"}
     return json.dumps([encoder, data, seedless], sort_keys=True)
 
 
+def non_default(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings, as `section.key`, that are not at their default."""
+    defaults = {
+        f"{section}.{f.name}": f.default
+        for section, cls in SECTIONS.items()
+        for f in dataclasses.fields(cls)
+    }
+    return {key: v for key, v in settings.items() if v != defaults.get(key, object())}
+
+
 def check_encoders(jobs: Iterable[Job], sources: Sources) -> dict[str, str]:
-    """The encoders that cannot be had, with the reason."""
+    """Return the encoders that cannot be loaded, with the reason."""
     names = dict.fromkeys(job.encoder["stands_for"] for job in jobs if job.shape is None)
     return {name: problem for name in names if (problem := sources.encoder_problem(name))}
 
@@ -189,27 +197,17 @@ def missing_encoder(name: str, problem: str) -> str:
     return f"encoder {name}: {problem}; give --encoder FOLDER (published as {hub})"
 
 
-def _place(name: str, patterns: Sequence[str]) -> int | None:
-    """Which pattern takes it; one may be of the whole name, or of some parts from the left."""
-    for place, pattern in enumerate(patterns):
+def _rank(name: str, patterns: Sequence[str]) -> int | None:
+    """Return the index of the first pattern that matches the name or its leading parts."""
+    for rank, pattern in enumerate(patterns):
         if fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}/*"):
-            return place
+            return rank
     return None
 
 
 def _missing_corpus(name: str, files: list[str]) -> str:
     corpus = CORPORA[name]
-    where = "sold by the LDC: put your own copy there" if corpus.sold else "see --data"
+    hint = "sold by the LDC: put your own copy there" if corpus.sold else "see --data"
     if files[0].endswith(f"{corpus.preset}.yaml"):
-        where = "its preset: see --configs"
-    return f"{corpus.title}: no {files[0]} ({where})"
-
-
-def unusual(settings: dict[str, Any]) -> dict[str, Any]:
-    """Those, as `section.key`, that are not at their default."""
-    defaults = {
-        f"{section}.{f.name}": f.default
-        for section, cls in SECTIONS.items()
-        for f in dataclasses.fields(cls)
-    }
-    return {key: v for key, v in settings.items() if v != defaults.get(key, object())}
+        hint = "its preset: see --configs"
+    return f"{corpus.title}: no {files[0]} ({hint})"

@@ -1,4 +1,4 @@
-"""The pictures: dots with their spread, curves, and the denoising of a sentence."""
+"""Figures: dots with error bars, curves, and the denoising of a sentence."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from diffusionner.data import plots as data_plots
 from reproduce.corpora import METHODS
-from reproduce.sheets import Plot
+from reproduce.pages import Plot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,29 +20,29 @@ KINDS = ("png", "svg")
 _PANEL = (5.5, 3.6)  # inches
 _MARKERS = "osD^vPX*"
 _NO_ENTITY = "0.75"  # grey
-# A method looks the same in every picture, whichever others are there.
+# A method looks the same in every figure.
 _OF_METHODS = {method.title: number for number, method in enumerate(METHODS.values())}
 
 
 def check(folder: Path) -> None:
-    """Raise DataError if nothing could be drawn."""
+    """Raise DataError if figures cannot be drawn."""
     data_plots.check_path(folder / "plot.svg")
 
 
 def writers(plot: Plot) -> dict[str, Callable[[Path], None]]:
-    """File name → what writes it. The digest of the data is in the file, for `agrees`."""
+    """Return a writer for each file. It stores the digest of the data, for `agrees`."""
     import matplotlib
 
     figure = _DRAW[plot.kind](plot.data)
 
     def save(kind: str) -> Callable[[Path], None]:
-        # Neither a date nor random identifiers: the same data gives the same file.
+        # No date or random identifiers, so that the same data gives the same file.
         about = {"Description": f"data {plot.digest}"}
         metadata = {"svg": {**about, "Date": None}, "png": {**about, "Software": None}}[kind]
 
         def write(file: Path) -> None:
             with matplotlib.rc_context({"svg.hashsalt": "diffusionner"}), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of each character that the font does not have
+                warnings.simplefilter("ignore")  # about characters missing in the font
                 figure.savefig(file, format=kind, dpi=150, metadata=metadata)
 
         return write
@@ -55,12 +55,12 @@ def paths(plot: Plot, folder: Path) -> list[Path]:
 
 
 def agrees(path: Path, plot: Plot) -> bool:
-    """Whether the picture was made of this data."""
+    """Return whether a file was drawn from this data."""
     return path.exists() and f"data {plot.digest}".encode() in path.read_bytes()
 
 
 def _figure(panels: int, columns: int, height: float = _PANEL[1]) -> tuple[Figure, list[Axes]]:
-    from matplotlib.figure import Figure  # not pyplot: it would look for a screen
+    from matplotlib.figure import Figure  # not pyplot, which looks for a display
 
     rows = -(-panels // columns)
     figure = Figure(figsize=(_PANEL[0] * columns, height * rows + 0.8), layout="constrained")
@@ -71,10 +71,10 @@ def _figure(panels: int, columns: int, height: float = _PANEL[1]) -> tuple[Figur
 
 
 def _styles(panels: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Series name → how it looks, in all panels alike.
+    """Return the style of each series, the same in all panels.
 
-    Beside methods others have the looks that no method has, the first that of DiffusionNER, of
-    which they are kinds.
+    Series that are not methods get styles that no method has, beginning with that of DiffusionNER,
+    since they are variants of it.
     """
     names = list(dict.fromkeys(one["name"] for panel in panels for one in panel["series"]))
     methods = {_OF_METHODS[name] for name in names if name in _OF_METHODS}
@@ -88,7 +88,7 @@ def _styles(panels: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def _dots(data: Mapping[str, Any]) -> Figure:
-    """A dot for each group and series, with its standard deviation."""
+    """Draw a dot for each group and series, with its standard deviation."""
     panels = data["panels"]
     styles = _styles(panels)
     figure, charts = _figure(len(panels), min(2, len(panels)), 4.2)
@@ -126,7 +126,7 @@ def lines(data: Mapping[str, Any]) -> Figure:
         places = {x for one in panel["series"] for x in one["x"]}
         if all(isinstance(x, int) for x in places):
             chart.set_xticks(sorted(places))
-        # Speeds from 0 on, or a little slower looks much slower.
+        # Speed axes begin at 0, so that small differences look small.
         if panel["xlabel"] == "sentences/s":
             chart.margins(y=0.12)
             chart.set_xlim(0, 1.1 * max(chart.dataLim.xmax, 1))
@@ -139,7 +139,7 @@ def lines(data: Mapping[str, Any]) -> Figure:
 
 
 def _line(chart: Axes, one: Mapping[str, Any], style: Mapping[str, Any], below: bool) -> None:
-    """A line with its spread, or points that have names with theirs; below: where the names are."""
+    """Draw a line with a band, or labelled points with error bars; labels are above or below."""
     points = [i for i in range(len(one["x"])) if None not in (one["x"][i], one["y"][i])]
     x, y = [one["x"][i] for i in points], [one["y"][i] for i in points]
     chart.plot(x, y, **style)
@@ -152,7 +152,7 @@ def _line(chart: Axes, one: Mapping[str, Any], style: Mapping[str, Any], below: 
             high = [a + b for a, b in zip(y, spread, strict=True)]
             chart.fill_between(x, low, high, color=style["color"], alpha=0.15)
     for i in points if "labels" in one else ():
-        end = (one["sd"][i] or 0.0) if "sd" in one else 0.0  # of the bar
+        end = (one["sd"][i] or 0.0) if "sd" in one else 0.0  # of the error bar
         chart.annotate(
             one["labels"][i],
             (one["x"][i], one["y"][i] + (-end if below else end)),
@@ -166,7 +166,7 @@ def _line(chart: Axes, one: Mapping[str, Any], style: Mapping[str, Any], below: 
 
 
 def _legend(figure: Figure, charts: list[Axes]) -> None:
-    """One for all: the same name has the same colour in every panel."""
+    """Draw one legend for all panels."""
     found: dict[str, Any] = {}
     for chart in charts:
         handles, names = chart.get_legend_handles_labels()
@@ -177,7 +177,7 @@ def _legend(figure: Figure, charts: list[Axes]) -> None:
 
 
 def _trajectory(data: Mapping[str, Any]) -> Figure:
-    """One row a step: grey what it was shown, coloured by type what it made of it."""
+    """Draw one row per step: noisy spans in grey, predicted spans coloured by type."""
     from matplotlib.figure import Figure
 
     words, steps = data["words"], data["steps"]
@@ -205,7 +205,7 @@ def _trajectory(data: Mapping[str, Any]) -> Figure:
 
 
 def _plain(text: str) -> str:
-    """A dollar would begin a formula."""
+    """Escape dollars, which begin a formula."""
     return text.replace("$", r"\$")
 
 

@@ -1,4 +1,4 @@
-"""How far a run is, read from the log that training writes, and what it has cost."""
+"""Progress and cost of a run, read from the log of its training."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ OCCUPANCY = "occupancy.jsonl"
 
 @dataclass(frozen=True)
 class Epoch:
-    """Dev F1 after an epoch, and what had been spent until then on training alone."""
+    """Dev F1 after an epoch, and the cost of training until then, without evaluation."""
 
     epoch: int
     f1: float
     sentences: int
     seconds: float
-    gpu_seconds: float  # as `seconds`, but shared with the runs beside it
+    gpu_seconds: float  # share of `seconds` when several runs use the GPU
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -34,12 +34,12 @@ class Epoch:
 
 
 @dataclass
-class Progress:
+class RunProgress:
     step: int = 0
     epochs: list[Epoch] = field(default_factory=list)
     best_epoch: int = 0
-    speed: float = 0.0  # sentences a second, of late
-    seconds: float = 0.0  # training
+    speed: float = 0.0  # latest sentences per second
+    seconds: float = 0.0  # of training
     gpu_seconds: float = 0.0
     evaluation_seconds: float = 0.0
 
@@ -53,13 +53,13 @@ class Progress:
 
 
 class Occupancy:
-    """How many runs shared the device, by time: a step function kept in the work folder."""
+    """Number of runs that share the device over time, kept in the work folder."""
 
     def __init__(self, work: Path) -> None:
         self.path = work / OCCUPANCY
         self.times: list[float] = []
         self.counts: list[int] = []
-        for record in _lines(self.path):
+        for record in json_lines(self.path):
             self.times.append(record["time"])
             self.counts.append(record["runs"])
 
@@ -74,7 +74,7 @@ class Occupancy:
             file.write(json.dumps({"time": round(now, 3), "runs": runs}) + "\n")
 
     def share(self, start: float, end: float) -> float:
-        """Seconds between two times, each divided among the runs of that moment."""
+        """Return the seconds between two times, each divided by the number of runs at that time."""
         total, at = 0.0, start
         index = bisect_right(self.times, start) - 1
         while at < end:
@@ -85,16 +85,16 @@ class Occupancy:
         return total
 
 
-def read(folder: Path, batch_size: int, sentences: int, occupancy: Occupancy) -> Progress:
-    """From `log.jsonl` of a run on that many sentences.
+def read(folder: Path, batch_size: int, sentences: int, occupancy: Occupancy) -> RunProgress:
+    """Read `log.jsonl` of a run that trains on so many sentences.
 
-    A line tells the speed since the line before, so the time between runs of a run that was
-    stopped and resumed does not count, nor does evaluation.
+    Each line has the speed since the previous one. Evaluation, and the time between stopping and
+    resuming a run, are therefore not counted.
     """
-    progress = Progress()
+    progress = RunProgress()
     per_epoch = -(-sentences // batch_size)
     seen = 0
-    for line in _lines(folder / "log.jsonl"):
+    for line in json_lines(folder / "log.jsonl"):
         step = int(line["step"])
         whole, part = divmod(step, per_epoch)
         reached = whole * sentences + min(part * batch_size, sentences)
@@ -120,7 +120,8 @@ def read(folder: Path, batch_size: int, sentences: int, occupancy: Occupancy) ->
     return progress
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
+def json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the complete JSON lines of a file; none if it does not exist."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError:
@@ -129,4 +130,4 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
         try:
             yield json.loads(line)
         except ValueError:
-            continue  # being written, or torn by a kill
+            continue  # being written, or cut off by a kill

@@ -1,4 +1,4 @@
-"""The numbers printed in the paper (Shen et al., ACL 2023), in per cent unless said otherwise."""
+"""Numbers printed in the paper (Shen et al., ACL 2023), in percent unless noted otherwise."""
 
 from __future__ import annotations
 
@@ -68,23 +68,23 @@ RESULTS: dict[str, dict[str, Scores]] = {
     "conll03": {
         "Lu et al. 2022": Scores(None, None, 92.99),
         "Shen et al. 2021": Scores(92.13, 93.73, 92.94),
-        "Li et al. 2020 (run again by the authors)": Scores(92.33, 94.61, 93.04),
+        "Li et al. 2020 (rerun by the authors)": Scores(92.33, 94.61, 93.04),
         "Yan et al. 2021": Scores(92.56, 93.56, 93.05),
-        "Li et al. 2022 (run again by the authors)": Scores(92.71, 93.44, 93.07),
+        "Li et al. 2022 (rerun by the authors)": Scores(92.71, 93.44, 93.07),
         OURS: Scores(92.99, 92.56, 92.78),
     },
     "ontonotes": {
         "Yan et al. 2019": Scores(None, None, 89.78),
         "Yan et al. 2021": Scores(89.62, 90.92, 90.27),
-        "Li et al. 2020 (run again by the authors)": Scores(90.14, 89.95, 90.02),
-        "Li et al. 2022 (run again by the authors)": Scores(90.03, 90.97, 90.50),
+        "Li et al. 2020 (rerun by the authors)": Scores(90.14, 89.95, 90.02),
+        "Li et al. 2022 (rerun by the authors)": Scores(90.03, 90.97, 90.50),
         OURS: Scores(90.31, 91.02, 90.66),
     },
     "msra": {
         "Yan et al. 2019": Scores(None, None, 92.74),
         "Shen et al. 2021": Scores(92.20, 90.72, 91.46),
-        "Li et al. 2020 (run again by the authors)": Scores(91.98, 93.29, 92.63),
-        "Li et al. 2022 (run again by the authors)": Scores(94.88, 95.06, 94.97),
+        "Li et al. 2020 (rerun by the authors)": Scores(91.98, 93.29, 92.63),
+        "Li et al. 2022 (rerun by the authors)": Scores(94.88, 95.06, 94.97),
         OURS: Scores(95.71, 94.11, 94.91),
     },
 }
@@ -114,7 +114,7 @@ ABLATIONS: dict[str, dict[str, tuple[float, float]]] = {
         "BERT-base": (86.93, 92.02),
     },
     "module": {
-        "all of it": (88.39, 92.78),
+        "full decoder": (88.39, 92.78),
         "without self-attention": (87.94, 92.25),
         "without cross-attention": (87.22, 91.40),
         "without the span encoder": (87.09, 91.63),

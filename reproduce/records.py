@@ -1,9 +1,9 @@
-"""What is kept of a run: a small JSON file with all that the tables show. It needs no torch."""
+"""Records of runs: small JSON files with everything that the tables show. Needs no torch."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,15 +12,15 @@ from typing import Any
 from diffusionner.errors import DataError
 from diffusionner.files import write_bytes
 from reproduce.corpora import CORPORA
-from reproduce.plan import flat, recipe
-from reproduce.tables import Point, Variant
+from reproduce.plan import flatten, recipe
+from reproduce.tables import Point, RunRequest, Variant
 
 FOLDER = "records"
 
 
 @dataclass(frozen=True)
 class Record:
-    """One run: what it is, how training went, and the points measured since."""
+    """One run: its settings, its training, and the points measured on it."""
 
     id: str
     values: dict[str, Any]
@@ -39,7 +39,7 @@ class Record:
 
     @property
     def epochs(self) -> list[dict[str, Any]]:
-        """Dev F1 after each epoch, with sentences and seconds until then."""
+        """Dev F1 after each epoch, with the sentences and seconds until then."""
         return list(self.values["training"]["epochs"])
 
     @property
@@ -50,37 +50,37 @@ class Record:
         return point.name in self.values["points"]
 
     def score(self, point: Point, name: str = "f1") -> float | None:
-        """A fraction of all entities: precision, recall or f1."""
+        """Return precision, recall or f1 as a fraction."""
         found = self.values["points"].get(point.name)
         return None if found is None else float(found["micro"][name])
 
     def speed(self, point: Point) -> float | None:
-        """Sentences a second: the median of several turns."""
+        """Return the sentences per second, the median of several turns."""
         found = self.values["points"].get(point.name)
         return None if found is None else float(found["sentences_per_second"]["median"])
 
     def turns(self, point: Point) -> str:
-        """Sentences a second in the slowest and in the fastest turn."""
+        """Return the sentences per second of the slowest and the fastest turn."""
         found = self.values["points"][point.name]["sentences_per_second"]
         return f"{found['low']:.0f} to {found['high']:.0f}"
 
     @property
     def version(self) -> str:
-        """Of the program that trained it: the commit, where it is known."""
+        """Commit of the program that trained it, or else its version."""
         return str(self.values["commit"] or self.values["version"])
 
     def timed_by(self, point: Point) -> str:
-        """The version that measured the speed; of early ones, that of the run."""
+        """Return the version that measured the speed; for early records, that of the run."""
         return str(self.values["points"][point.name].get("version") or self.version)
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """As `section.key`."""
-        return flat(self.values["settings"])
+        """Settings as `section.key`."""
+        return flatten(self.values["settings"])
 
     @cached_property
     def recipe(self) -> str:
-        """Equal for runs that differ by nothing but the seed."""
+        """Key that is equal for runs that differ only in the seed."""
         return recipe(self.values["encoder"], self.values["data"], self.settings)
 
 
@@ -97,11 +97,10 @@ class Records:
     def select(
         self, corpus: str, method: str, variant: Variant, shape: str | None = None
     ) -> list[Record]:
-        """The runs behind one row, by seed.
+        """Return the runs of one row of a table, ordered by seed.
 
-        What a run changed of its preset must be among what the row changes; what the row changes
-        to the preset's own value is no change. Where there are several recipes, the one that was
-        run last counts.
+        A run may only change settings of its preset that the row changes too; a row may change a
+        setting to the preset's own value. If there are several recipes, the latest one counts.
         """
         asked = variant.encoder or CORPORA[corpus].encoder
         changes = dict(variant.changes)
@@ -120,6 +119,11 @@ class Records:
         same = [record for record in found if record.recipe == last]
         return sorted(same, key=lambda record: record.seed)
 
+    def of(self, request: RunRequest) -> list[Record]:
+        """Return the records of one run."""
+        found = self.select(request.corpus, request.method, request.variant, request.shape)
+        return [record for record in found if record.seed == request.seed]
+
 
 def path_of(output: Path, id: str) -> Path:
     return output / FOLDER / f"{id}.json"
@@ -131,7 +135,9 @@ def read(path: Path) -> Record:
         needed = ("corpus", "method", "seed", "shape", "encoder", "changes", "settings", "data")
         lacking = [name for name in (*needed, "training", "points", "date") if name not in values]
     except (OSError, ValueError, TypeError) as error:
-        raise DataError(f"{path} is no record of a run ({error}); remove or restore it") from error
+        raise DataError(
+            f"{path} is not the record of a run ({error}); remove or restore it"
+        ) from error
     if lacking:
         raise DataError(f"{path} lacks {', '.join(lacking)}; remove or restore it")
     return Record(path.stem, values)
@@ -143,13 +149,9 @@ def write(output: Path, record: Record) -> None:
 
 
 def rounded(values: Any) -> Any:
-    """Floats to six digits: more would only be noise in the files."""
+    """Round floats to six digits."""
     if isinstance(values, dict):
         return {key: rounded(value) for key, value in values.items()}
     if isinstance(values, list | tuple):
         return [rounded(value) for value in values]
     return float(f"{values:.6g}") if isinstance(values, float) else values
-
-
-def seeds_of(records: Sequence[Record]) -> str:
-    return ", ".join(str(record.seed) for record in records)

@@ -1,4 +1,4 @@
-"""From records to files: Markdown, CSV and pictures of each table. Seconds, and no torch."""
+"""From records to Markdown, CSV and figures. Needs no torch."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from diffusionner.files import bytes_writer, write_all_or_none
 from reproduce import curves, efficiency, layouts, plots
 from reproduce.grids import to_csv
+from reproduce.pages import Layout, Page, Plot, TableRecords, runs_grid
 from reproduce.records import Records
-from reproduce.sheets import Layout, Plot, Sheet, Shown, list_of_runs
 from reproduce.tables import TABLES, Table
 
 NOTES = "notes"
@@ -26,7 +26,7 @@ LAYOUTS: dict[str, Layout] = {
     "limitations": curves.limitations,
     "figures": curves.figures,
 }
-# What a table that is no longer there may have left.
+# Files that a table without runs may have left behind.
 _ENDINGS = (".md", ".csv", *(f".{kind}" for kind in plots.KINDS))
 
 
@@ -37,25 +37,25 @@ class Rendered:
 
 
 def render(table: Table, records: Records, output: Path) -> Rendered | None:
-    """None where there are no runs to show."""
-    shown = Shown(records)
-    sheet = LAYOUTS[table.name](table, shown)
-    if not shown.used:
+    """Return the files of a table; None if there are no runs to show."""
+    used = TableRecords(records)
+    page = LAYOUTS[table.name](table, used)
+    if not used.used:
         return None
     notes = output / NOTES / f"{table.name}.md"
-    said = notes.read_text(encoding="utf-8") if notes.exists() else ""
-    runs = list_of_runs(shown.used.values())
+    comment = notes.read_text(encoding="utf-8") if notes.exists() else ""
+    runs = runs_grid(used.used.values())
     texts = {
-        f"{table.name}.md": _markdown(table, sheet, runs.to_markdown(), said),
-        f"{table.name}.csv": to_csv([*sheet.grids, runs]),
+        f"{table.name}.md": _markdown(table, page, runs.to_markdown(), comment),
+        f"{table.name}.csv": to_csv([*page.grids, runs]),
     }
-    return Rendered(texts, sheet.plots)
+    return Rendered(texts, page.plots)
 
 
 def write(tables: Iterable[Table], output: Path, redraw: bool = True) -> dict[str, list[Path]]:
-    """Write what the records give: the files of each table, none where it has no runs.
+    """Write the files of each table; none if it has no runs.
 
-    redraw: also the pictures that were drawn from the same numbers before, which takes seconds.
+    redraw: also draw figures whose data has not changed, which takes seconds.
     """
     records = Records.load(output)
     written: dict[str, list[Path]] = {}
@@ -79,46 +79,46 @@ def write(tables: Iterable[Table], output: Path, redraw: bool = True) -> dict[st
 
 
 def disagreements(output: Path, tables: Iterable[Table] = tuple(TABLES.values())) -> list[str]:
-    """What in the folder is not what its records give, each in a line."""
+    """Return a message for each file that does not agree with the records."""
     records = Records.load(output)
     found: list[str] = []
     for table in tables:
         rendered = render(table, records, output)
         if rendered is None:
             left = [output / f"{table.name}{ending}" for ending in _ENDINGS]
-            found += [f"{path}: no run is behind it" for path in left if path.exists()]
+            found += [f"{path}: has no runs" for path in left if path.exists()]
             continue
         for name, text in rendered.texts.items():
             path = output / name
             if not path.exists():
                 found.append(f"{path} is missing")
             elif (place := _first_difference(path.read_text(encoding="utf-8"), text)) is not None:
-                found.append(f"{path}, line {place}: not what the records give")
+                found.append(f"{path}, line {place}: does not agree with the records")
         for plot in rendered.plots:
             wrong = [path for path in plots.paths(plot, output) if not plots.agrees(path, plot)]
-            found += [f"{path}: missing, or drawn from other numbers" for path in wrong]
+            found += [f"{path}: missing, or drawn from other data" for path in wrong]
     return found
 
 
-def _markdown(table: Table, sheet: Sheet, runs: str, notes: str) -> str:
-    pictures = [f"![{plot.name}]({plot.name}.svg)" for plot in sheet.plots]
+def _markdown(table: Table, page: Page, runs: str, notes: str) -> str:
+    pictures = [f"![{plot.name}]({plot.name}.svg)" for plot in page.plots]
     source = (
         f"Written by `python -m reproduce render {table.name}` from the [records](records) of the "
-        f"runs, which `python -m reproduce {table.name}` makes; see [README.md](README.md). "
-        f"The numbers are also in [{table.name}.csv]({table.name}.csv)."
+        f"runs; `python -m reproduce {table.name}` runs what is missing. See "
+        f"[README.md](README.md). The numbers are also in [{table.name}.csv]({table.name}.csv)."
     )
-    first, *more = sheet.text
+    first, *more = page.text
     parts = [f"# {table.title}", first]
     if more:
         parts.append("\n".join(f"- {line}" for line in more))
     if notes.strip():
         parts.append(notes.strip())
-    parts += [*pictures, *(grid.to_markdown().strip() for grid in sheet.grids)]
+    parts += [*pictures, *(grid.to_markdown().strip() for grid in page.grids)]
     return "\n\n".join([*parts, runs.strip(), source]) + "\n"
 
 
 def _first_difference(one: str, other: str) -> int | None:
-    """The number of the first line that differs."""
+    """Return the number of the first line that differs."""
     if one == other:
         return None
     lines, others = one.splitlines(), other.splitlines()

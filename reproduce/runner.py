@@ -1,4 +1,4 @@
-"""Carries out what is missing: several runs side by side, then the clocks, one at a time."""
+"""Executes missing runs: training and scoring in parallel, then speed one model at a time."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from reproduce import tasks
-from reproduce.collect import Shelf
+from reproduce import processes
 from reproduce.estimates import SCORE, SHAPE_START, SPEED, START, Pace, time_left
 from reproduce.plan import Job
-from reproduce.progress import Occupancy, Progress
+from reproduce.processes import Stage, WorkerProcess
+from reproduce.progress import Occupancy, RunProgress
 from reproduce.records import Records
 from reproduce.sources import Sources
+from reproduce.store import RunStore
 from reproduce.tables import Point
-from reproduce.tasks import Stage, Task
 
 SCORED = ("score", "trajectory")
 TIMED = ("speed",)
@@ -25,11 +25,11 @@ _POLL = 0.2  # seconds
 
 
 @dataclass(frozen=True)
-class Standing:
-    """A task as the view shows it."""
+class WorkerStatus:
+    """A running process as the view shows it."""
 
-    task: Task
-    progress: Progress
+    worker: WorkerProcess
+    progress: RunProgress
     done: int  # updates, or points
     total: int
     left: float | None  # seconds
@@ -37,7 +37,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Overview:
-    active: list[Standing]
+    active: list[WorkerStatus]
     done: int
     total: int
     failed: int
@@ -55,7 +55,7 @@ class View(Protocol):
 class Outcome:
     done: int = 0
     failed: dict[str, str] = field(default_factory=dict)
-    left: dict[str, str] = field(default_factory=dict)  # runs, and why they are not done
+    left: dict[str, str] = field(default_factory=dict)  # incomplete runs, with the reason
     interrupted: bool = False
 
 
@@ -63,30 +63,30 @@ class Runner:
     def __init__(
         self,
         jobs: Iterable[Job],
-        shelf: Shelf,
+        store: RunStore,
         sources: Sources,
         view: View,
         parallel: int = 1,
         budget: float | None = None,
     ) -> None:
-        """budget: seconds."""
+        """budget: time limit in seconds."""
         self.jobs = list(jobs)
-        self.shelf, self.sources, self.view = shelf, sources, view
+        self.store, self.sources, self.view = store, sources, view
         self.parallel = parallel
         self.deadline = None if budget is None else time.monotonic() + budget
-        self.occupancy = Occupancy(shelf.work)
-        self.pace = Pace(Records.load(shelf.output).all)
-        self.active: list[Task] = []
+        self.occupancy = Occupancy(store.work)
+        self.pace = Pace(Records.load(store.output).all)
+        self.active: list[WorkerProcess] = []
         self.queue: list[Job] = []
         self.outcome = Outcome()
         self.shown = 0.0
 
     def run(self) -> Outcome:
         for job in self.jobs:
-            self.shelf.keep_points(job)  # what was measured by one that was killed
+            self.store.record_points(job)  # left by a process that was killed
         try:
-            beside = [job for job in self.jobs if job.shape is None]
-            self._phase([job for job in beside if self._stages(job, SCORED)], self.parallel, SCORED)
+            trained = [job for job in self.jobs if job.shape is None and self._stages(job, SCORED)]
+            self._phase(trained, self.parallel, SCORED)
             # Nothing else may run while speed is measured.
             self._phase([job for job in self.jobs if self._stages(job, TIMED)], 1, TIMED)
         except KeyboardInterrupt:
@@ -97,12 +97,12 @@ class Runner:
         return self.outcome
 
     def _stages(self, job: Job, kinds: tuple[str, ...]) -> list[tuple[Stage, list[Point]]]:
-        """What is missing of a job, in order."""
+        """Return the missing stages of a job, in order."""
         stages: list[tuple[Stage, list[Point]]] = []
-        trained = self.shelf.is_trained(job) or job.shape is not None
+        trained = self.store.is_trained(job) or job.shape is not None
         if not trained and kinds == SCORED:
             stages.append(("training", []))
-        points = self.shelf.missing(job, kinds)
+        points = self.store.missing(job, kinds)
         if points and (trained or kinds == SCORED):
             stages.append(("points" if kinds == SCORED else "speed", points))
         return stages
@@ -115,30 +115,30 @@ class Runner:
             if not self.active:
                 break
             time.sleep(_POLL)
-            for task in [task for task in self.active if task.process.poll() is not None]:
-                self._end(task, kinds)
+            for worker in [worker for worker in self.active if worker.process.poll() is not None]:
+                self._end(worker, kinds)
             self._refresh()
-            if self._late(0.0):
+            if self._exceeds_budget(0.0):
                 self._stop_all("no time left")
         for job in self.queue:
             self.outcome.left.setdefault(job.name, "no time left")
         self.queue = []
 
     def _next(self, kinds: tuple[str, ...]) -> Job | None:
-        """The first of the queue that fits into what is left of the budget."""
+        """Return the first job of the queue that fits into the remaining budget."""
         for job in self.queue:
-            if self.deadline is None or not self._late(self._estimate(job, kinds) or 0.0):
+            if self.deadline is None or not self._exceeds_budget(self._estimate(job, kinds) or 0.0):
                 self.queue.remove(job)
                 return job
         return None
 
     def _estimate(self, job: Job, kinds: tuple[str, ...]) -> float | None:
-        """Seconds that what is missing of a job takes."""
+        """Return the seconds that the missing stages of a job will take."""
         stages = self._stages(job, kinds)
         total = 0.0
         for stage, points in stages:
             if stage == "training":
-                known = self.pace.training(job, self.shelf.progress(job, self.occupancy))
+                known = self.pace.training(job, self.store.progress(job, self.occupancy))
                 if known is None:
                     return None
                 total += known
@@ -147,8 +147,8 @@ class Runner:
                 total += start + (SPEED if stage == "speed" else SCORE) * len(points)
         return total
 
-    def _late(self, seconds: float) -> bool:
-        """Whether so much more time would be too much."""
+    def _exceeds_budget(self, seconds: float) -> bool:
+        """Return whether so many more seconds exceed the budget."""
         return self.deadline is not None and time.monotonic() + seconds >= self.deadline
 
     def _begin(self, job: Job, kinds: tuple[str, ...]) -> None:
@@ -156,55 +156,55 @@ class Runner:
         if not stages:
             return
         stage, points = stages[0]
-        ready = job.shape is not None or self.shelf.has_weights(job)
+        ready = job.shape is not None or self.store.has_weights(job)
         if stage in ("points", "speed") and not ready:
             self.outcome.left[job.name] = (
                 f"trained, but {len(points)} points are missing and its weights are not in "
-                f"{self.shelf.folder(job)}; remove its record to train it again"
+                f"{self.store.folder(job)}; remove its record to train it again"
             )
             return
-        lock = tasks.lock_folder(self.shelf.folder(job))
+        lock = processes.lock_folder(self.store.folder(job))
         if lock is None:
-            self.outcome.left[job.name] = "another process is at work on it"
+            self.outcome.left[job.name] = "another process is working on it"
             return
         cores = os.cpu_count() or 1
         threads = max(1, cores // self.parallel) if self.parallel > 1 and kinds == SCORED else None
-        places = (self.shelf, self.sources)
-        self.active.append(tasks.start(job, stage, points, places, threads, lock))
+        places = (self.store, self.sources)
+        self.active.append(processes.start(job, stage, points, places, threads, lock))
         self.occupancy.set(len(self.active))
 
-    def _end(self, task: Task, kinds: tuple[str, ...]) -> None:
-        """A process has ended: keep what it made, and go on with what comes next of its run."""
-        job = task.job
-        self.active.remove(task)
+    def _end(self, worker: WorkerProcess, kinds: tuple[str, ...]) -> None:
+        """Record the results of a process that has ended, and start the next stage of its run."""
+        job = worker.job
+        self.active.remove(worker)
         self.occupancy.set(len(self.active))
-        task.lock.close()
-        failed = task.process.returncode != 0
-        if task.stage == "training" and not failed:
-            done = self.shelf.progress(job, self.occupancy)
+        worker.lock.close()
+        failed = worker.process.returncode != 0
+        if worker.stage == "training" and not failed:
+            done = self.store.progress(job, self.occupancy)
             self.pace.add(job, done)
-            self.shelf.keep_training(job, self.occupancy)
+            self.store.record_training(job, self.occupancy)
             best = f"{100 * (done.best_f1 or 0):.2f}"
             self.view.say(f"{job.name}: trained, dev F1 {best} in epoch {done.best_epoch}")
-        elif task.stage in ("points", "speed"):
-            self.shelf.keep_points(job)
-            lacking = len(self.shelf.missing(job, kinds))
-            measured = f"{task.points - lacking} of {task.points} points"
-            self.view.say(f"{job.name}: {measured} measured ({task.stage})")
+        elif worker.stage in ("points", "speed"):
+            self.store.record_points(job)
+            lacking = len(self.store.missing(job, kinds))
+            measured = f"{worker.points - lacking} of {worker.points} points"
+            self.view.say(f"{job.name}: {measured} measured ({worker.stage})")
             failed = failed or lacking > 0
         if failed:
-            self.outcome.failed[job.name] = task.complaint()
-            self.view.say(f"{job.name}: failed in {task.stage}: {task.complaint()}")
-        elif not self._late(0.0):
+            self.outcome.failed[job.name] = worker.error_message()
+            self.view.say(f"{job.name}: failed in {worker.stage}: {worker.error_message()}")
+        elif not self._exceeds_budget(0.0):
             self._begin(job, kinds)
 
     def _stop_all(self, why: str) -> None:
-        for task in self.active:
-            task.tell(signal.SIGTERM)
-        for task in self.active:
-            task.stop()
-            self.shelf.keep_points(task.job)
-            self.outcome.left[task.job.name] = f"{why}; it goes on from where it was stopped"
+        for worker in self.active:
+            worker.send_signal(signal.SIGTERM)
+        for worker in self.active:
+            worker.stop()
+            self.store.record_points(worker.job)
+            self.outcome.left[worker.job.name] = f"{why}; will be resumed"
         self.active = []
         self.occupancy.set(0)
 
@@ -212,15 +212,15 @@ class Runner:
         if time.monotonic() - self.shown < 1.0:
             return
         self.shown = time.monotonic()
-        standings = [self._standing(task) for task in self.active]
+        statuses = [self._status(worker) for worker in self.active]
         waiting = [self._estimate(job, SCORED) for job in self.queue]
         known = [seconds for seconds in waiting if seconds is not None]
-        total = sum(one.left or 0.0 for one in standings)
+        total = sum(one.left or 0.0 for one in statuses)
         total += sum(known) / max(1, len(known)) * len(waiting)
         complete = len(known) > 0 or not waiting
         self.view.show(
             Overview(
-                active=standings,
+                active=statuses,
                 done=len(self.jobs) - len(self.queue) - len(self.active) - self._failures(),
                 total=len(self.jobs),
                 failed=self._failures(),
@@ -229,25 +229,25 @@ class Runner:
             )
         )
 
-    def _standing(self, task: Task) -> Standing:
-        progress = self.shelf.progress(task.job, self.occupancy)
-        if task.stage == "training":
-            left = time_left(task.job, progress)
-            return Standing(task, progress, progress.step, task.job.updates, left)
-        done = self.shelf.count_points(task.job)
-        taken = time.monotonic() - task.started
-        left = taken / done * (task.points - done) if done else None
-        return Standing(task, progress, done, max(1, task.points), left)
+    def _status(self, worker: WorkerProcess) -> WorkerStatus:
+        progress = self.store.progress(worker.job, self.occupancy)
+        if worker.stage == "training":
+            left = time_left(worker.job, progress)
+            return WorkerStatus(worker, progress, progress.step, worker.job.updates, left)
+        done = self.store.count_points(worker.job)
+        taken = time.monotonic() - worker.started
+        left = taken / done * (worker.points - done) if done else None
+        return WorkerStatus(worker, progress, done, max(1, worker.points), left)
 
     def _failures(self) -> int:
         return len(self.outcome.failed)
 
     def _count(self) -> None:
-        """Whatever is neither done nor told otherwise was not begun."""
+        """Count complete runs; the rest was not started, unless reported otherwise."""
         for job in self.jobs:
             if self._stages(job, SCORED) or self._stages(job, TIMED):
                 if job.name not in self.outcome.failed:
-                    why = "interrupted" if self.outcome.interrupted else "not begun"
+                    why = "interrupted" if self.outcome.interrupted else "not started"
                     self.outcome.left.setdefault(job.name, why)
             else:
                 self.outcome.done += 1

@@ -1,4 +1,4 @@
-"""Where presets, corpora and encoders are on this machine. None of it is part of a record."""
+"""Presets, corpora and encoders on this machine. None of it becomes part of a record."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from diffusionner.settings import DataSettings, Settings
 from reproduce.corpora import CORPORA, ENCODERS, MAIN_ENCODER
 
 SPLITS = ("train", "dev", "test")
-# Loads as little as tells whether the encoder can be had.
+# Loads only the encoder's configuration.
 _TRY_ENCODER = """
 import sys
 from transformers import AutoConfig
@@ -30,7 +30,7 @@ AutoConfig.from_pretrained(resolve(sys.argv[1]))
 
 @dataclass(frozen=True)
 class EncoderPlace:
-    name: str  # as tables show it
+    name: str  # shown in tables
     place: str  # folder, or name on the hub
 
 
@@ -40,19 +40,19 @@ class Sources:
     configs: Path
     encoders: tuple[str, ...]  # folders and names as given
     work: Path
-    overrides: tuple[str, ...] = ()  # settings that all runs are to have
+    overrides: tuple[str, ...] = ()  # settings for all runs
 
     def preset(self, corpus: str) -> Path:
         return self.configs / f"{CORPORA[corpus].preset}.yaml"
 
     def settings(self, corpus: str) -> DataSettings:
-        """The files of a corpus below the data folder."""
-        found = load_preset(self.preset(corpus), self.overrides).data
-        places: dict[str, Any] = {name: self._below(getattr(found, name)) for name in SPLITS}
-        return replace(found, **places)
+        """Return the data settings of a corpus, with its files below the data folder."""
+        preset = load_preset(self.preset(corpus), self.overrides).data
+        places: dict[str, Any] = {name: self._below(getattr(preset, name)) for name in SPLITS}
+        return replace(preset, **places)
 
     def _below(self, place: str | None) -> str | None:
-        """Presets begin with data/, which stands for the folder of all corpora."""
+        """Replace the leading data/ of presets by the data folder."""
         if place is None:
             return None
         path = Path(place)
@@ -66,30 +66,30 @@ class Sources:
         return [place for place in places if place is not None and not Path(place).exists()]
 
     def fingerprints(self, corpus: str) -> dict[str, dict[str, Any]]:
-        """Of train, dev and test; read once, then known as long as the files are the same."""
+        """Return the fingerprints of train, dev and test, cached until the files change."""
         files = self.settings(corpus)
-        given = {split: getattr(files, split) for split in SPLITS}
+        given = [getattr(files, split) for split in SPLITS]
         stamp = [
             files.dev_from_train,
             files.format,
-            *([place, *_stamp(Path(place))] for place in given.values() if place is not None),
+            *([place, *_stamp(Path(place))] for place in given if place is not None),
         ]
         path = self.work / "fingerprints.json"
         try:
-            known = json.loads(path.read_text(encoding="utf-8"))
+            cache = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            known = {}
-        if known.get(corpus, {}).get("stamp") != stamp:
+            cache = {}
+        if cache.get(corpus, {}).get("stamp") != stamp:
             parts = {split: self.sentences(corpus, split) for split in SPLITS}
-            for split in SPLITS:  # now, and not when hours later a model is to be scored on it
+            for split in SPLITS:  # now, and not hours later when a model is to be scored
                 check_labels(parts[split], collect_labels(parts["train"]))
             found = {s: fingerprint(part).to_dict() for s, part in parts.items() if part}
-            known[corpus] = {"stamp": stamp, "fingerprints": found}
-            write_bytes(path, (json.dumps(known, indent=1) + "\n").encode())
-        return dict(known[corpus]["fingerprints"])
+            cache[corpus] = {"stamp": stamp, "fingerprints": found}
+            write_bytes(path, (json.dumps(cache, indent=1) + "\n").encode())
+        return dict(cache[corpus]["fingerprints"])
 
     def sentences(self, corpus: str, split: str) -> list[Sentence]:
-        """As training splits them: dev may be the end of train."""
+        """Read a split as training does: dev may be the end of train."""
         files = self.settings(corpus)
         place = getattr(files, split)
         if place is not None and (split != "train" or files.dev is not None):
@@ -101,13 +101,13 @@ class Sources:
         if cut <= 0:
             raise DataError(
                 f"{files.train} has {len(whole)} sentences, of which dev would take the last "
-                f"{files.dev_from_train} (data.dev_from_train of its preset); give all of it, or "
-                "fewer for dev: --set data.dev_from_train=N"
+                f"{files.dev_from_train} (data.dev_from_train of its preset); provide the whole "
+                "file, or hold out fewer: --set data.dev_from_train=N"
             )
         return whole[:cut] if split == "train" else whole[cut:]
 
     def file(self, corpus: str, split: str) -> tuple[Path, str | None]:
-        """A file with that split alone, and its format."""
+        """Return a file that holds only that split, and its format."""
         files = self.settings(corpus)
         if getattr(files, split) is not None:
             return Path(getattr(files, split)), files.format
@@ -120,18 +120,18 @@ class Sources:
 
     @cached_property
     def places(self) -> dict[str, EncoderPlace]:
-        """Each encoder that tables ask for. The first given takes the main one's place."""
+        """Location of each encoder of the tables. The first given replaces the main one."""
         names = {folder: name for name, e in ENCODERS.items() for folder in e.folders}
         found = {name: EncoderPlace(name, encoder.hub) for name, encoder in ENCODERS.items()}
         for number, given in enumerate(self.encoders):
-            inner = _inner(Path(given))
+            inner = _encoders_in(Path(given))
             single = Path(given).name
             if not inner and number == 0:
                 found[MAIN_ENCODER] = EncoderPlace(names.get(single, single), given)
             elif not inner and single not in names:
                 known = ", ".join(names)
                 raise SettingsError(
-                    f"--encoder {given}: only the first may have any name; tables ask for {known}"
+                    f"--encoder {given}: only the first may have any name; tables use {known}"
                 )
             for place in inner or [given]:
                 if (name := names.get(Path(place).name)) is not None:
@@ -139,27 +139,27 @@ class Sources:
         return found
 
     def encoder_problem(self, name: str) -> str | None:
-        """Why an encoder cannot be had; None if it can."""
+        """Return why an encoder cannot be loaded; None if it can."""
         place = self.places[name].place
         if Path(place).is_dir():
             complete = (Path(place) / "config.json").exists()
             return None if complete else f"{place} has no config.json"
-        if len(Path(place).parts) > 2:  # no name on a hub
+        if len(Path(place).parts) > 2:  # not a name on the hub
             return f"there is no folder {place}"
         tried = subprocess.run(
             [sys.executable, "-c", _TRY_ENCODER, place], capture_output=True, check=False
         )
-        return None if tried.returncode == 0 else f"'{place}' is no folder, nor can it be loaded"
+        return None if tried.returncode == 0 else f"'{place}' is not a folder and cannot be loaded"
 
 
 @lru_cache
 def load_preset(path: Path, overrides: tuple[str, ...]) -> Settings:
-    """Reading YAML takes ten milliseconds, and a plan has hundreds of runs."""
+    """Cached: reading YAML takes ten milliseconds, and a plan has hundreds of runs."""
     return Settings.load(path, overrides)
 
 
-def _inner(folder: Path) -> list[str]:
-    """The encoders in a folder of encoders; none if it is one itself, or a name on the hub."""
+def _encoders_in(folder: Path) -> list[str]:
+    """Return the encoders in a folder; none if it is an encoder itself, or a name on the hub."""
     if not folder.is_dir() or (folder / "config.json").exists():
         return []
     inner = sorted(str(path.parent) for path in folder.glob("*/config.json"))
@@ -171,7 +171,7 @@ def _inner(folder: Path) -> list[str]:
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """Changes when the file does; of a folder, with what is in it."""
+    """Return total size and last modification of a file, or of all files in a folder."""
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
     found = [file.stat() for file in files]
     return sum(one.st_size for one in found), max((one.st_mtime_ns for one in found), default=0)

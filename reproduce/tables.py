@@ -1,4 +1,4 @@
-"""The tables as data: which runs each needs, and what is measured of them."""
+"""Declarations of the tables: the runs that each needs, and what to measure on them."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ Kind = Literal["score", "speed", "trajectory"]
 
 @dataclass(frozen=True)
 class Point:
-    """Something measured of a trained model; options: inference settings other than its own."""
+    """A measurement of a trained model, with inference settings that differ from its own."""
 
     kind: Kind
     split: Literal["dev", "test"] = "dev"
     options: tuple[tuple[str, Any], ...] = ()
-    every_seed: bool = True  # of what does not depend on it, such as speed, the first is enough
+    every_seed: bool = True  # False: the first seed is enough, as for speed
 
     @property
     def name(self) -> str:
-        """What it is known by in a record."""
+        """Key in a record."""
         return " ".join([self.kind, self.split, *(f"{k}={v}" for k, v in self.options)])
 
 
@@ -40,7 +40,7 @@ def point(kind: Kind, split: Literal["dev", "test"] = "dev", **options: Any) -> 
 
 @dataclass(frozen=True)
 class Variant:
-    """A row of an ablation: settings other than the preset's, or another encoder."""
+    """Row of an ablation: changes to the preset's settings, or another encoder."""
 
     title: str = "default"
     changes: tuple[tuple[str, Any], ...] = ()
@@ -49,9 +49,9 @@ class Variant:
 
 @dataclass(frozen=True)
 class Need:
-    """Every corpus with every method and variant, and what is measured of each such run.
+    """Every combination of corpus, method and variant, with the points to measure on each run.
 
-    With a shape nothing is trained: it is the speed of random weights of that size.
+    With a shape nothing is trained: the speed of random weights of that size is measured.
     """
 
     corpora: tuple[str, ...]
@@ -72,18 +72,18 @@ class Table:
         return tuple(dict.fromkeys(name for need in self.needs for name in need.corpora))
 
 
-SHORT_EPOCHS = 3  # of runs there are many of; after three a preset is within a point of its best
+SHORT_EPOCHS = 3  # for tables with many runs; a preset is then within a point of its best F1
 
 
 def short(*changes: tuple[str, Any], title: str, encoder: str | None = None) -> Variant:
     return Variant(title, (("training.epochs", SHORT_EPOCHS), *changes), encoder)
 
 
-# Speed depends on the network and on how many entities it finds, not on how long it was trained: it
-# is measured of short runs, so that nobody has to keep the weights of the long ones for it.
+# Speed depends on the network and on how many entities it finds, not on how long it was trained. It
+# is measured on short runs, so that the weights of the long ones need not be kept.
 TIMED = short(title="timed")
 ALL = tuple(METHODS)
-STUDIED = ("genia", "conll03")  # one nested, one flat: the paper has ACE04 and CoNLL03
+STUDIED = ("genia", "conll03")  # one nested, one flat; the paper has ACE04 and CoNLL03
 TUNED = ("genia", "litbank", "conll03")
 STARTS = ("noise", "candidates")
 GAMMAS = (1, 2, 3, 5, 10)
@@ -94,17 +94,16 @@ CURVE_GAMMA = 5  # the paper's
 NOISE_SEEDS = 10
 SHAPE = "bert-large"
 SHAPE_SPANS = 60
-# As the presets have it, and as the paper: from noise, with 60 spans.
+# The paper's inference; the presets start from candidates.
 PAPER_START: dict[str, Any] = {"start": "noise", "spans": 60}
 
 DEV, TEST = point("score"), point("score", "test")
 SPEED = point("speed")
-# An ablation as the preset finds entities, and as the paper does.
 NOISY = point("score", steps=CURVE_GAMMA, **PAPER_START)
 
 
 def shape_point(steps: int | None) -> Point:
-    """steps: None for a rival, which has none, nor spans."""
+    """Return the speed of a shape; steps=None for a rival, which has neither steps nor spans."""
     return SPEED if steps is None else point("speed", steps=steps, spans=SHAPE_SPANS)
 
 
@@ -114,14 +113,14 @@ GAMMA_POINTS = tuple(
     for start in (dict[str, Any](), PAPER_START)
     for kind in ("score", "speed")
 )
-# How it is launched, not an inference setting: kernel by kernel.
+# Not an inference setting: whether kernels are launched as graphs or one by one.
 CUDA_GRAPHS = "cuda_graphs"
 UNRECORDED_SPEED = Point("speed", options=((CUDA_GRAPHS, False),), every_seed=False)
 UNRECORDED_POINTS = tuple(
     point("speed", **{"steps": CURVE_GAMMA, CUDA_GRAPHS: False, **start})
     for start in (PAPER_START, dict[str, Any]())
 )
-# Speed hardly depends on the start: it is measured from noise alone.
+# Speed hardly depends on the start: it is only measured from noise.
 STEP_POINTS = tuple(
     point(kind, steps=gamma, spans=spans, start=start)
     for start in STARTS
@@ -134,7 +133,7 @@ SPAN_POINTS = tuple(
     for start in STARTS
     for spans in EVALUATION_SPANS
 )
-# Title, inference settings: how much of F1 is chance.
+# Title and inference settings: how much F1 depends on the noise seed.
 SPREADS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("noise, γ = 1, K = 60", {"start": "noise", "steps": 1, "spans": 60}),
     ("noise, γ = 5, K = 60", {"start": "noise", "steps": 5, "spans": 60}),
@@ -145,7 +144,7 @@ SPREAD_POINTS = tuple(
     point("score", **options, seed=seed) for _, options in SPREADS for seed in range(NOISE_SEEDS)
 )
 
-# Words of our own, so that the picture may be shown anywhere.
+# Written for this figure, so that it carries no licence of a corpus.
 SENTENCE = (
     "Activated human T lymphocytes express the interleukin-2 receptor alpha chain gene only "
     "when NF-kappa B binds to its promoter."
@@ -157,11 +156,11 @@ ENCODER_VARIANTS = (
     short(title="minilm-l6", encoder="minilm-l6"),
 )
 MODULE_VARIANTS = (
-    short(title="all of it"),
+    short(title="full decoder"),
     short(("decoder.self_attention", False), title="without self-attention"),
     short(("decoder.cross_attention", False), title="without cross-attention"),
     short(("decoder.layers", 0), title="without the span encoder"),
-    short(("decoder.reach", 0), title="pointers without reach"),
+    short(("decoder.reach", 0), title="pointers without offset window"),
     short(("decoder.typed_initializer", False), title="initializer without types"),
     short(
         ("decoder.typed_initializer", False),
@@ -188,12 +187,12 @@ EXPANSION_VARIANTS = tuple(
     for expansion in ("repetition", "random")
     for spans in (60, 120, 150)
 )
-# Of the encoder and of the rest: the same choice for every method.
+# Encoder learning rates, the same choice for every method.
 RATES = (5e-5, 1e-4, 2e-4)
 RATE_VARIANTS = tuple(
     short(*learning_rates(encoder), title=f"{encoder:g}, {5 * encoder:g}") for encoder in RATES
 )
-# And where a short run prefers twice the preset's, of all epochs.
+# Compared over all epochs where short runs prefer twice the preset's rates.
 WHOLE_RATE_VARIANTS = tuple(
     Variant(f"{encoder:g}, {5 * encoder:g}", tuple(learning_rates(encoder)))
     for encoder in RATES[1:]
@@ -210,7 +209,7 @@ _RIVALS = tuple(name for name in METHODS if name != MAIN_METHOD)
 
 
 def _scored_and_timed(points: tuple[Point, ...], *methods: str) -> tuple[Need, Need]:
-    """Scores of the runs as they are, speed of short ones."""
+    """Return the needs for scores of full runs and speeds of short ones."""
     timed = tuple(one for one in points if one.kind == "speed")
     scored = tuple(one for one in points if one not in timed)
     return (
@@ -219,7 +218,7 @@ def _scored_and_timed(points: tuple[Point, ...], *methods: str) -> tuple[Need, N
     )
 
 
-# What several tables share: measured of all, and of the main method by γ.
+# Shared by several tables: all methods, and the main one for several γ.
 _EFFICIENCY = (
     *_scored_and_timed((DEV, SPEED), *_RIVALS),
     *_scored_and_timed(GAMMA_POINTS, MAIN_METHOD),
@@ -270,7 +269,7 @@ TABLES = {
 
 
 def find(names: Iterable[str]) -> list[Table]:
-    """Tables by name; `all`, or no name, means every one."""
+    """Return tables by name; `all`, or no name, returns every table."""
     chosen = list(dict.fromkeys(names))
     for name in chosen:
         if name != "all" and name not in TABLES:
@@ -281,8 +280,8 @@ def find(names: Iterable[str]) -> list[Table]:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """One run of a table, by what it is called, before anything is looked up."""
+class RunRequest:
+    """A run that a table needs, before presets, files and encoders are resolved."""
 
     corpus: str
     method: str
@@ -292,15 +291,17 @@ class Wanted:
 
     @property
     def name(self) -> str:
-        """CORPUS/METHOD/VARIANT/SEED: what `--only` selects by."""
+        """CORPUS/METHOD/VARIANT/SEED, which `--only` matches."""
         parts = [self.variant.encoder] if self.variant.encoder else []
         parts += [f"{key.rpartition('.')[2]}={value}" for key, value in self.variant.changes]
         variant = self.shape or "+".join(parts) or "default"
         return f"{self.corpus}/{self.method}/{variant}/{self.seed}"
 
 
-def wanted(tables: Iterable[Table], seeds: int) -> Iterator[tuple[Wanted, tuple[Point, ...]]]:
-    """Every run with what is measured of it; the first seed of all comes before the second."""
+def requested_runs(
+    tables: Iterable[Table], seeds: int
+) -> Iterator[tuple[RunRequest, tuple[Point, ...]]]:
+    """Yield every run with its points; the first seed of all runs before the second."""
     needs = [need for table in tables for need in table.needs]
     for seed in range(seeds):
         for need in needs:
@@ -310,4 +311,4 @@ def wanted(tables: Iterable[Table], seeds: int) -> Iterator[tuple[Wanted, tuple[
             for corpus in need.corpora:
                 for method in need.methods:
                     for variant in need.variants:
-                        yield Wanted(corpus, method, variant, seed, need.shape), points
+                        yield RunRequest(corpus, method, variant, seed, need.shape), points

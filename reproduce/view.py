@@ -1,4 +1,4 @@
-"""All runs at a glance, on a terminal; elsewhere a line for each thing that happens."""
+"""Live overview of all runs on a terminal; elsewhere one line per event."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from reproduce.runner import Overview, Standing
+from diffusionner.cli.messages import say
+from reproduce.runner import Overview, WorkerStatus
 
 
 class LiveView:
@@ -32,7 +33,7 @@ class LiveView:
         self.live.stop()
 
     def say(self, text: str) -> None:
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        say(self.console, text)
 
     def show(self, overview: Overview) -> None:
         if self.console.is_terminal:
@@ -43,8 +44,8 @@ def picture(overview: Overview) -> Group:
     table = Table(box=None, padding=(0, 1), header_style="bold")
     for title in ("run", "doing", "", "dev F1", "sentences/s", "left"):
         table.add_column(title, justify="left" if title in ("run", "doing", "") else "right")
-    for standing in overview.active:
-        table.add_row(*_row(standing))
+    for status in overview.active:
+        table.add_row(*_row(status))
     done = overview.total - overview.done - overview.failed
     parts = [f"{overview.done} of {overview.total} runs done", f"{done} to go"]
     if overview.failed:
@@ -55,10 +56,10 @@ def picture(overview: Overview) -> Group:
     return Group(table, Text(" · ".join(parts), style="bold"))
 
 
-def _row(standing: Standing) -> tuple[str | ProgressBar, ...]:
-    task, progress, job = standing.task, standing.progress, standing.task.job
-    doing = f"{task.stage} {standing.done}/{standing.total}"
-    if task.stage == "training":
+def _row(status: WorkerStatus) -> tuple[str | ProgressBar, ...]:
+    worker, progress, job = status.worker, status.progress, status.worker.job
+    doing = f"{worker.stage} {status.done}/{status.total}"
+    if worker.stage == "training":
         per_epoch = max(1, job.updates // job.epochs)
         epoch = min(job.epochs, progress.step // per_epoch + 1)
         doing = f"epoch {epoch}/{job.epochs}"
@@ -66,10 +67,10 @@ def _row(standing: Standing) -> tuple[str | ProgressBar, ...]:
     return (
         job.name,
         doing,
-        ProgressBar(total=standing.total, completed=standing.done, width=20),
+        ProgressBar(total=status.total, completed=status.done, width=20),
         "-" if best is None else f"{100 * best:.2f}",
-        f"{progress.speed:.0f}" if task.stage == "training" and progress.speed else "-",
-        duration(standing.left),
+        f"{progress.speed:.0f}" if worker.stage == "training" and progress.speed else "-",
+        duration(status.left),
     )
 
 

@@ -1,7 +1,7 @@
-"""A process of its own that measures points of one trained model.
+"""Measures points of one model, in a process of its own.
 
-`python -m reproduce.worker JOB.json` appends a line to the job's file for each point, so
-one that is killed leaves what it had.
+`python -m reproduce.worker JOB.json` appends a line for each point to the job's output file, so
+that results survive a kill.
 """
 
 from __future__ import annotations
@@ -26,28 +26,27 @@ from diffusionner.errors import DiffusionNERError
 from diffusionner.evaluation import score_sentences
 from diffusionner.inference.predictor import batch_size
 from diffusionner.settings import Settings
-from reproduce.collect import commit
+from reproduce.store import commit
 from reproduce.tables import CUDA_GRAPHS, SENTENCE
 
-# Turns of a point, and of one that is a model's only speed, as a rival's is, with which others are
-# compared.
-TURNS, ALONE = 5, 9
-SECONDS = 0.5  # that a turn takes at least
-# And so many batches on a GPU: few sentences are cut into many small batches, and launching these
-# takes longer than computing them.
+TURNS = 5
+ALONE = 9  # turns of a point that is the model's only speed
+SECONDS = 0.5  # minimum duration of a turn
+# Minimum batches of a turn on a GPU: few sentences would be cut into many small batches, which take
+# longer to launch than to compute.
 BATCHES = 16
 
 
 def main(path: Path) -> int:
-    """Measure all points of the job; the exit status says whether all could be measured."""
+    """Measure all points of the job; return 1 if any could not be measured."""
     job = json.loads(path.read_text(encoding="utf-8"))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     sentences = {split: formats.read(*place) for split, place in job["files"].items()}
     loaded = _load(job, sentences, device)
     ner = loaded.ner
-    told = machine.describe(device)
+    described = machine.describe(device)
     about = {
-        "machine": {name: told[name] for name in ("gpu", "processor", "cores", "versions")},
+        "machine": {name: described[name] for name in ("gpu", "processor", "cores", "versions")},
         "parameters": sum(p.numel() for p in ner.network.parameters()),
     }
     failed = 0
@@ -67,10 +66,9 @@ def main(path: Path) -> int:
 
 
 def groups(points: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """What is measured together: speeds that differ by their steps alone, which take turns; and all
-    else by itself.
+    """Group speeds that differ only in their steps, to be measured in turns; the rest is single.
 
-    Of other spans other kernels are recorded, and of all spans together too many to be kept.
+    Each number of spans needs CUDA graphs of its own, too many to keep for all numbers at once.
     """
     found: dict[str, list[dict[str, Any]]] = {}
     for point in points:
@@ -82,12 +80,12 @@ def groups(points: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 
 def _load(job: dict[str, Any], sentences: dict[str, list[Sentence]], device: str) -> Loaded:
-    """The trained model, or one of the shape with random weights."""
+    """Load the trained model, or make one of the shape with random weights."""
     with tempfile.TemporaryDirectory() as name:
         shape = job["shape"]
         subject = Subject("trained", Path(job["model"]), device)
         if shape:
-            from benchmarks import shapes  # transformers, which others do without
+            from benchmarks import shapes  # imports transformers
 
             settings = Settings.load(Path(job["preset"]), job["overrides"])
             folder = shapes.write(shape, sentences["dev"], settings, Path(name))
@@ -98,23 +96,23 @@ def _load(job: dict[str, Any], sentences: dict[str, list[Sentence]], device: str
 def measure(
     loaded: Loaded, points: Sequence[dict[str, Any]], sentences: Sequence[Sentence]
 ) -> list[dict[str, Any]]:
-    """The results of a group of points."""
+    """Return the results of a group of points."""
     ner, options = loaded.ner, points[0]["options"]
     if points[0]["kind"] == "speed":
         if not options.get(CUDA_GRAPHS, True):
             subject = replace(loaded.subject, cuda_graphs=False)
             loaded = Loaded(subject, loaded.precision, subject.load())
-        asked = [
+        options_of_points = [
             {key: value for key, value in point["options"].items() if key != CUDA_GRAPHS}
             for point in points
         ]
-        return speeds(loaded, sentences, asked)
+        return speeds(loaded, sentences, options_of_points)
     if points[0]["kind"] == "trajectory":
         return [trajectory(ner, options)]
     check_labels(sentences, ner.labels)
     found = ner.predict_sentences(sentences, **options)
     report = score_sentences(sentences, found).to_dict()
-    # By type only where the model is as it was trained, not at every point of a curve.
+    # Scores by type only for the model's own settings, not for every point of a curve.
     names = ("sentences", "micro") if options else ("sentences", "micro", "per_type")
     return [{name: report[name] for name in names}]
 
@@ -122,12 +120,12 @@ def measure(
 def speeds(
     loaded: Loaded, sentences: Sequence[Sentence], options: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Sentences a second from words to entities, the median of several turns."""
+    """Measure sentences per second from words to entities in several turns."""
     busy, version = machine.load(), commit() or __version__
     turns = TURNS if len(options) > 1 else ALONE
     chosen = _enough(loaded, sentences, options[0])
     tasks = {number: loaded.words_task(chosen, one) for number, one in enumerate(options)}
-    device = loaded.subject.device  # on which all is recorded by now, whatever the steps
+    device = loaded.subject.device  # all graphs are recorded by now
     seconds = interleave(tasks, turns, device, lambda *_: None, "speed", uncounted=1)
     summaries = [Summary.of([len(chosen) / taken for taken in one]) for one in seconds.values()]
     return [
@@ -145,7 +143,7 @@ def speeds(
 def _enough(
     loaded: Loaded, sentences: Sequence[Sentence], options: dict[str, Any]
 ) -> list[Sentence]:
-    """An even sample, or the corpus several times, so that a turn is long enough to time."""
+    """Return an even sample, or the corpus several times, so that a turn is long enough."""
     device = loaded.subject.device
     batch = batch_size(loaded.ner.engine, loaded.ner.settings.inference)
     count = BATCHES * batch if device.startswith("cuda") else min(len(sentences), batch)
@@ -159,7 +157,7 @@ def _enough(
 
 
 def trajectory(ner: DiffusionNER, options: dict[str, Any]) -> dict[str, Any]:
-    """Every denoising step of the example sentence."""
+    """Return every denoising step of the example sentence."""
     parts, found = ner.steps(SENTENCE, **options)
     return {
         "words": parts[0].words,

@@ -93,7 +93,7 @@ def test_the_papers_numbers_stand_beside_ours(output):
     assert ablations["Variance schedule and T", row, "CoNLL03"]["source"] == "measured"
     assert (
         cells(output / "efficiency.csv")[
-            "The paper's: ACE04, BERT-large, GeForce RTX 3090", "DiffusionNER, γ = 10", "speed-up"
+            "In the paper: ACE04, BERT-large, GeForce RTX 3090", "DiffusionNER, γ = 10", "speed-up"
         ]["mean"]
         == "18.74"
     )
@@ -104,7 +104,7 @@ def test_ablations_share_a_run_of_the_preset(output):
     short = {"training.epochs": SHORT_EPOCHS}
     default = fmean(scores(output, "genia", "diffusion", DEV, **short))
     for section, row in (
-        ("Parts of the decoder", "all of it"),
+        ("Parts of the decoder", "full decoder"),
         ("Variance schedule and T", "cosine, T = 1000"),
         ("Expansion and K", "repetition, K = 60"),
         ("Encoder", "e5-small"),
@@ -190,7 +190,7 @@ def test_files_agree_until_a_number_is_changed(output):
     line = next(i for i, one in enumerate(text.splitlines(), 1) if "| DiffusionNER |" in one)
     digit = text.index("±", text.index("| DiffusionNER |")) - 2
     path.write_text(text[:digit] + str((int(text[digit]) + 1) % 10) + text[digit + 1 :])
-    assert render.disagreements(output) == [f"{path}, line {line}: not what the records give"]
+    assert render.disagreements(output) == [f"{path}, line {line}: does not agree with the records"]
 
 
 def test_files_disagree_when_a_record_is_changed(output):
@@ -218,7 +218,7 @@ def test_every_table_has_its_files_and_no_more_are_left(output):
         path.unlink()
     for path in (output / "records").glob("msra-*"):
         path.unlink()
-    assert f"{output / 'flat.md'}: no run is behind it" in render.disagreements(output)
+    assert f"{output / 'flat.md'}: has no runs" in render.disagreements(output)
 
 
 def test_the_same_records_give_the_same_bytes(output):

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from papers import CONFIGS, jobs, sources, write_records
 
-from reproduce import progress, tasks
+from reproduce import processes, progress
 from reproduce.cli import main
-from reproduce.collect import POINTS, Shelf
 from reproduce.corpora import METHODS
 from reproduce.progress import Occupancy
 from reproduce.records import path_of, read
 from reproduce.runner import Overview, Runner
 from reproduce.sources import Sources
+from reproduce.store import POINTS, RunStore
 from reproduce.tables import DEV, TEST, Need, Table, point, shape_point
 
 # Stands in for `diffusionner train` and for the worker: an epoch a line, a state to resume from.
@@ -89,13 +89,13 @@ class Quiet:
 def place(tmp_path: Path, monkeypatch) -> Path:
     stub = tmp_path / "stub.py"
     stub.write_text(STUB)
-    monkeypatch.setattr(tasks, "COMMAND", [sys.executable, str(stub)])
-    monkeypatch.setattr(tasks, "WORKER", [sys.executable, str(stub), "worker"])
+    monkeypatch.setattr(processes, "COMMAND", [sys.executable, str(stub)])
+    monkeypatch.setattr(processes, "WORKER", [sys.executable, str(stub), "worker"])
     return tmp_path
 
 
-def shelf(place: Path) -> Shelf:
-    return Shelf(place / "work", place / "out")
+def store(place: Path) -> RunStore:
+    return RunStore(place / "work", place / "out")
 
 
 def found(place: Path) -> Sources:
@@ -105,7 +105,7 @@ def found(place: Path) -> Sources:
 def run(place: Path, table=TABLE, only=("*/diffusion",), seeds=1, view=None, **options):
     where = found(place)
     chosen = jobs(table, where, seeds, only)
-    outcome = Runner(chosen, shelf(place), where, view or Quiet(), **options).run()
+    outcome = Runner(chosen, store(place), where, view or Quiet(), **options).run()
     return chosen, outcome
 
 
@@ -131,7 +131,7 @@ def test_all_is_run_once(place):
         assert record.values["training"]["best_epoch"] == 3
         assert record.score(TEST) == 0.5 and record.parameters == 7
         assert str(place) not in json.dumps(record.values)
-        assert not (shelf(place).folder(job) / "state.safetensors").exists()
+        assert not (store(place).folder(job) / "state.safetensors").exists()
     before = calls(place)
     _, outcome = run(place)
     assert outcome.done == 2 and calls(place) == before
@@ -148,8 +148,8 @@ def test_new_points_do_not_train_again(place):
     before = len([one for one in calls(place) if one["what"][1] == "train"])
     more = Table("more", "", (Need(("genia",), points=(DEV, point("score", steps=5))),))
     chosen, outcome = run(place, more)
-    assert outcome.done == 1 and shelf(place).record(chosen[0]).has(point("score", steps=5))
-    assert shelf(place).record(chosen[0]).has(TEST)
+    assert outcome.done == 1 and store(place).record(chosen[0]).has(point("score", steps=5))
+    assert store(place).record(chosen[0]).has(TEST)
     assert len([one for one in calls(place) if one["what"][1] == "train"]) == before
 
 
@@ -167,7 +167,7 @@ def test_interrupted_and_continued(place):
     assert outcome.done == 2
     assert [one["what"] for one in calls(place)].count(["begin", "train", 2]) == 2
     for job in chosen:
-        assert [epoch["epoch"] for epoch in shelf(place).record(job).epochs] == [1, 2, 3]
+        assert [epoch["epoch"] for epoch in store(place).record(job).epochs] == [1, 2, 3]
 
 
 def test_a_run_that_is_killed_is_reported_and_goes_on_next_time(place):
@@ -175,7 +175,7 @@ def test_a_run_that_is_killed_is_reported_and_goes_on_next_time(place):
 
     def kill(now: Overview) -> bool:
         if now.active[0].progress.step == 2:
-            os.killpg(now.active[0].task.process.pid, signal.SIGKILL)
+            os.killpg(now.active[0].worker.process.pid, signal.SIGKILL)
             (place / "wait").unlink(missing_ok=True)
         return False
 
@@ -239,8 +239,8 @@ def test_a_shape_is_timed_without_training(place):
     chosen, outcome = run(place, table, only=())
     assert outcome.done == 2
     assert {tuple(one["what"][1:]) for one in calls(place)} == {("speed", "bert-large")}
-    assert shelf(place).record(chosen[1]).speed(shape_point(None)) == 1.0
-    record = shelf(place).record(chosen[0])
+    assert store(place).record(chosen[1]).speed(shape_point(None)) == 1.0
+    record = store(place).record(chosen[0])
     assert record.speed(shape_point(10)) == 1.0 and record.parameters == 7
     assert record.values["training"] is None
     before = calls(place)
@@ -252,10 +252,10 @@ def test_what_a_killed_worker_measured_is_kept(place):
     job = jobs(TABLE, found(place), 1, ["genia/diffusion"])[0]
     assert job.id == chosen[0].id
     line = {"point": DEV.name, "result": {"micro": {"precision": 1.0, "recall": 1.0, "f1": 1.0}}}
-    left = shelf(place).folder(job) / POINTS
+    left = store(place).folder(job) / POINTS
     left.write_text(json.dumps(line) + '\n{"point": "score te')
     _, outcome = run(place, only=["genia/diffusion"])
-    record = shelf(place).record(job)
+    record = store(place).record(job)
     assert outcome.done == 1 and record.score(DEV) == 1.0 and record.score(TEST) == 0.5
 
 
@@ -270,7 +270,7 @@ def test_a_record_without_weights_is_not_trained_again(place):
 
 def test_a_run_of_another_process_is_left_alone(place):
     job = jobs(TABLE, found(place), 1, ["genia/diffusion"])[0]
-    lock = tasks.lock_folder(shelf(place).folder(job))
+    lock = processes.lock_folder(store(place).folder(job))
     _, outcome = run(place, only=["genia/diffusion"])
     assert "another process" in outcome.left[job.name] and calls(place) == []
     lock.close()

@@ -1,9 +1,8 @@
-"""From the folder of a run to its record: the log of training, and the points measured."""
+"""Folders of runs and their records."""
 
 from __future__ import annotations
 
 import datetime
-import json
 import os
 import subprocess
 from collections.abc import Iterable
@@ -15,17 +14,17 @@ from diffusionner import __version__
 from diffusionner.storage.config import STATE_FILE
 from reproduce import progress, records
 from reproduce.plan import Job
-from reproduce.progress import Occupancy, Progress
+from reproduce.progress import Occupancy, RunProgress
 from reproduce.records import Record
 from reproduce.tables import Point
 
 POINTS = "points.jsonl"
-COMMIT = "DIFFUSIONNER_COMMIT"  # names the code where it is no clone
+COMMIT = "DIFFUSIONNER_COMMIT"  # environment variable that names the code outside a clone
 
 
 @dataclass(frozen=True)
-class Shelf:
-    """Where runs lie and where their records are kept."""
+class RunStore:
+    """Runs in the work folder, and their records in the output folder."""
 
     work: Path
     output: Path
@@ -37,7 +36,7 @@ class Shelf:
         path = records.path_of(self.output, job.id)
         return records.read(path) if path.exists() else None
 
-    def progress(self, job: Job, occupancy: Occupancy) -> Progress:
+    def progress(self, job: Job, occupancy: Occupancy) -> RunProgress:
         batch_size = job.settings["training"]["batch_size"]
         sentences = job.data["train"]["sentences"]
         return progress.read(self.folder(job), batch_size, sentences, occupancy)
@@ -48,8 +47,8 @@ class Shelf:
     def has_weights(self, job: Job) -> bool:
         return (self.folder(job) / "model.safetensors").exists()
 
-    def keep_training(self, job: Job, occupancy: Occupancy) -> None:
-        """Write the record of a run that is trained; the state to resume from can go then."""
+    def record_training(self, job: Job, occupancy: Occupancy) -> None:
+        """Write the record of a trained run and delete its training state."""
         done = self.progress(job, occupancy)
         training = {
             "epochs": [epoch.to_dict() for epoch in done.epochs],
@@ -60,19 +59,19 @@ class Shelf:
             "evaluation_seconds": round(done.evaluation_seconds, 1),
             "sentences_per_second": round(done.mean_speed, 1),
         }
-        records.write(self.output, Record(job.id, {**_about(job), "training": training}))
+        records.write(self.output, Record(job.id, {**_describe(job), "training": training}))
         (self.folder(job) / STATE_FILE).unlink(missing_ok=True)
 
-    def keep_points(self, job: Job) -> None:
-        """Put what was measured since into the record; that of a shape begins with it."""
+    def record_points(self, job: Job) -> None:
+        """Move new measurements into the record; a shape's record begins with them."""
         record, path = self.record(job), self.folder(job) / POINTS
         if record is None and job.shape is not None:
-            record = Record(job.id, {**_about(job), "training": None})
+            record = Record(job.id, {**_describe(job), "training": None})
         if record is None or not path.exists():
             return
         values = dict(record.values)
         points = dict(values["points"])
-        for line in _json_lines(path):
+        for line in progress.json_lines(path):
             if "about" in line:
                 values |= line["about"]
             else:
@@ -81,9 +80,8 @@ class Shelf:
         path.unlink()
 
     def count_points(self, job: Job) -> int:
-        """Those measured that are not in the record yet."""
-        path = self.folder(job) / POINTS
-        return sum("point" in line for line in _json_lines(path)) if path.exists() else 0
+        """Return the number of measurements that are not in the record yet."""
+        return sum("point" in line for line in progress.json_lines(self.folder(job) / POINTS))
 
     def missing(self, job: Job, kinds: Iterable[str]) -> list[Point]:
         record = self.record(job)  # read once: the view asks every second
@@ -94,7 +92,7 @@ class Shelf:
         ]
 
 
-def _about(job: Job) -> dict[str, Any]:
+def _describe(job: Job) -> dict[str, Any]:
     now = datetime.datetime.now(datetime.timezone.utc)
     return {
         "corpus": job.corpus,
@@ -113,9 +111,9 @@ def _about(job: Job) -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """Of the code that runs: what the environment says, or where it is a clone."""
-    if told := os.environ.get(COMMIT):
-        return told
+    """Return the commit of the running code, from the environment or from git."""
+    if named := os.environ.get(COMMIT):
+        return named
     here = Path(__file__).parent
     command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--exclude=*"]
     try:
@@ -123,11 +121,3 @@ def commit() -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return found.stdout.strip()
-
-
-def _json_lines(path: Path) -> Iterable[dict[str, Any]]:
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            yield json.loads(line)
-        except ValueError:
-            continue  # torn by a kill

@@ -1,4 +1,4 @@
-"""One process at work on a run: training it, measuring points of it, or timing a shape."""
+"""Subprocesses that train a run, measure points on it, or time a shape."""
 
 from __future__ import annotations
 
@@ -16,58 +16,58 @@ from typing import IO, Literal
 
 from diffusionner.files import try_lock, write_bytes
 from diffusionner.storage.config import STATE_FILE
-from reproduce.collect import POINTS, Shelf
 from reproduce.plan import Job
 from reproduce.sources import Sources
+from reproduce.store import POINTS, RunStore
 from reproduce.tables import Point
 
 Stage = Literal["training", "points", "speed"]
 COMMAND = [sys.executable, "-m", "reproduce"]
 WORKER = [sys.executable, "-m", "reproduce.worker"]
 OUTPUT = "output.txt"
-_PATIENCE = 10.0  # seconds that a process has to end by itself
+_PATIENCE = 10.0  # seconds to wait for a process to end
 
 
 @dataclass
-class Task:
+class WorkerProcess:
     job: Job
     stage: Stage
     process: subprocess.Popen[bytes]
     lock: IO[str]
     output: Path
-    points: int  # to be measured
+    points: int  # to measure
     started: float
 
-    def tell(self, number: signal.Signals) -> None:
-        """A signal to it and to whatever it has started."""
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process and its children."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
 
     def stop(self) -> None:
-        """Wait until it has ended, as it was told to; not for ever."""
+        """Wait for the process to end after SIGTERM; kill it after a while."""
         try:
             self.process.wait(_PATIENCE)
         except subprocess.TimeoutExpired:
-            self.tell(signal.SIGKILL)
+            self.send_signal(signal.SIGKILL)
             self.process.wait()
         self.lock.close()
 
-    def complaint(self) -> str:
-        """What it said last, its error if it named one."""
+    def error_message(self) -> str:
+        """Return its last line of output, or its error message if there is one."""
         text = self.output.read_text(encoding="utf-8", errors="replace")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         errors = [line for line in lines if line.startswith("error:")]
-        said = (errors or lines or ["nothing"])[-1].removeprefix("error: ")
-        return f"{shorten(said, 200, placeholder=' ...')} (all it said: {self.output})"
+        last = (errors or lines or ["no output"])[-1].removeprefix("error: ")
+        return f"{shorten(last, 200, placeholder=' ...')} (full output: {self.output})"
 
 
 def lock_folder(folder: Path) -> IO[str] | None:
-    """A lock that is held until the last process that has it ends; None if another holds it.
+    """Return a lock on the folder, or None if another process holds it.
 
-    The process at work inherits it: one that outlives a killed parent is not joined by a second.
+    The subprocess inherits the lock: if it outlives a killed parent, no second one starts.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    file = open(folder / "lock", "a", encoding="utf-8")  # noqa: SIM115 - held while at work
+    file = open(folder / "lock", "a", encoding="utf-8")  # noqa: SIM115 - held while the process runs
     if not try_lock(file):
         file.close()
         return None
@@ -78,12 +78,12 @@ def start(
     job: Job,
     stage: Stage,
     points: list[Point],
-    places: tuple[Shelf, Sources],
+    places: tuple[RunStore, Sources],
     threads: int | None,
     lock: IO[str],
-) -> Task:
-    shelf, sources = places
-    folder = shelf.folder(job)
+) -> WorkerProcess:
+    store, sources = places
+    folder = store.folder(job)
     if stage == "training":
         command = _train(job, folder, sources)
     else:
@@ -92,17 +92,17 @@ def start(
     if threads is not None:
         environment.setdefault("OMP_NUM_THREADS", str(threads))
     output = folder / OUTPUT
-    with open(output, "w", encoding="utf-8") as said:
+    with open(output, "w", encoding="utf-8") as log:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            stdout=said,
+            stdout=log,
             stderr=subprocess.STDOUT,
             env=environment,
-            start_new_session=True,  # Ctrl-C is ours to pass on
+            start_new_session=True,  # the runner passes Ctrl-C on
             pass_fds=(lock.fileno(),),
         )
-    return Task(job, stage, process, lock, output, len(points), time.monotonic())
+    return WorkerProcess(job, stage, process, lock, output, len(points), time.monotonic())
 
 
 def _train(job: Job, folder: Path, sources: Sources) -> list[str]:
@@ -120,9 +120,9 @@ def _train(job: Job, folder: Path, sources: Sources) -> list[str]:
 def _measure(job: Job, folder: Path, sources: Sources, points: list[Point]) -> list[str]:
     splits = dict.fromkeys(point.split for point in points)
     files = {split: sources.file(job.corpus, split) for split in splits}
-    asked = {
+    request = {
         "model": str(folder),
-        "shape": job.shape,  # whose weights are random: there is no model, but its settings
+        "shape": job.shape,  # with random weights: settings instead of a model
         "preset": str(sources.preset(job.corpus)),
         "overrides": [one for one in job.overrides if not one.startswith("encoder.name=")],
         "files": {split: [str(path), format] for split, (path, format) in files.items()},
@@ -138,5 +138,5 @@ def _measure(job: Job, folder: Path, sources: Sources, points: list[Point]) -> l
         "out": str(folder / POINTS),
     }
     path = folder / "points.json"
-    write_bytes(path, (json.dumps(asked, indent=1) + "\n").encode())
+    write_bytes(path, (json.dumps(request, indent=1) + "\n").encode())
     return [*WORKER, str(path)]

@@ -1,4 +1,4 @@
-"""What a rendered table consists of, and the rows and cells that all layouts share."""
+"""Contents of a rendered table, and the rows and cells that all layouts share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from reproduce.corpora import CORPORA, MAIN_METHOD, METHODS
 from reproduce.grids import Cell, Grid, Row
-from reproduce.records import Record, Records, rounded, seeds_of
+from reproduce.records import Record, Records, rounded
 from reproduce.tables import TIMED, Point, Table, Variant
 
 DEFAULT = Variant()
@@ -18,7 +18,7 @@ DEFAULT = Variant()
 
 @dataclass(frozen=True)
 class Plot:
-    """A picture of numbers that are all in `data`: the same data is the same picture."""
+    """A figure that depends on nothing but `data`."""
 
     name: str
     kind: Literal["dots", "lines", "trajectory"]
@@ -31,16 +31,14 @@ class Plot:
 
 
 @dataclass
-class Sheet:
-    """text: paragraphs before the tables."""
-
-    text: list[str]
+class Page:
+    text: list[str]  # paragraphs before the tables
     grids: list[Grid] = field(default_factory=list)
     plots: list[Plot] = field(default_factory=list)
 
 
-class Shown:
-    """Records of one table; it remembers those that were looked at, for the list of runs."""
+class TableRecords:
+    """Records as one table uses them; remembers which were used, for the list of runs."""
 
     def __init__(self, records: Records) -> None:
         self.records = records
@@ -54,7 +52,7 @@ class Shown:
         points: Sequence[Point] = (),
         shape: str | None = None,
     ) -> list[Record]:
-        """By seed, those that have all these points."""
+        """Return the runs that have all these points, ordered by seed."""
         found = self.records.select(corpus, method, variant, shape)
         found = [record for record in found if all(record.has(point) for point in points)]
         self.used.update((record.id, record) for record in found)
@@ -68,7 +66,7 @@ class Shown:
         variant: Variant = DEFAULT,
         name: str = "f1",
     ) -> Cell:
-        """In per cent, over the seeds."""
+        """Return a score in percent over the seeds."""
         found = self.runs(corpus, method, variant, [point])
         return percent(record.score(point, name) for record in found)
 
@@ -76,7 +74,7 @@ class Shown:
         return Cell.of(run.speed(point) for run in self.runs(corpus, method, TIMED, [point]))
 
     def corpora(self, table: Table) -> list[str]:
-        """Those that something was run on."""
+        """Return the corpora that have runs."""
         methods = list(dict.fromkeys(name for need in table.needs for name in need.methods))
         return [
             corpus
@@ -85,26 +83,26 @@ class Shown:
         ]
 
 
-Layout = Callable[[Table, Shown], Sheet]
+Layout = Callable[[Table, TableRecords], Page]
 
 
 def percent(fractions: Iterable[float | None]) -> Cell:
     return Cell.of(None if one is None else 100 * one for one in fractions)
 
 
-def filled(rows: Iterable[Row]) -> tuple[Row, ...]:
-    """Without the rows of which nothing is known."""
+def non_empty(rows: Iterable[Row]) -> tuple[Row, ...]:
+    """Drop rows without any value."""
     return tuple(row for row in rows if any(cell.values or cell.text for cell in row.cells))
 
 
 def mean_and_sd(cells: Iterable[Cell]) -> dict[str, list[float | None]]:
-    """For plots."""
+    """Return means and standard deviations for a plot."""
     chosen = list(cells)
     return {"mean": [cell.mean for cell in chosen], "sd": [cell.sd for cell in chosen]}
 
 
-def list_of_runs(used: Iterable[Record]) -> Grid:
-    """The settings and seeds behind a table."""
+def runs_grid(used: Iterable[Record]) -> Grid:
+    """Return the settings and seeds behind a table."""
     groups: dict[str, list[Record]] = {}
     for record in used:
         groups.setdefault(f"{record.corpus} {record.method} {record.recipe}", []).append(record)
@@ -133,7 +131,7 @@ def _run_row(group: list[Record]) -> Row:
     trained = not first["shape"]
     texts = (
         first["encoder"]["name"],
-        seeds_of(sorted(group, key=lambda record: record.seed)) if trained else "",
+        ", ".join(map(str, sorted(record.seed for record in group))) if trained else "",
         f"{frozen} + {training['epochs']}" if frozen else str(training["epochs"]),
         str(training["batch_size"]),
         f"{training['encoder_learning_rate']:g}, {training['learning_rate']:g}",
