@@ -4,7 +4,7 @@ All entities go to `doc.spans[spans_key]`, nested ones too, with their scores; t
 overlap a better one go to `doc.ents`.
 """
 
-from __future__ import annotations
+# No postponed annotations: older versions of spaCy read the types of the factory's arguments.
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -41,11 +41,11 @@ class SpacyComponent:
         self.spans_key = spans_key
         self.device = device
         self.options = options
-        self._ner: DiffusionNER | None = None
+        self._ner: "DiffusionNER | None" = None
         self._unpacked: TemporaryDirectory[str] | None = None
 
     @property
-    def ner(self) -> DiffusionNER:
+    def ner(self) -> "DiffusionNER":
         if self._ner is None:
             from diffusionner.inference.pipeline import DiffusionNER
 
@@ -107,7 +107,7 @@ class SpacyComponent:
         if not self._shipped():
             copy_model(registry.find_model(self.model), Path(path) / _FOLDER)
 
-    def from_disk(self, path: str | Path, *, exclude: Iterable[str] = ()) -> SpacyComponent:
+    def from_disk(self, path: str | Path, *, exclude: Iterable[str] = ()) -> "SpacyComponent":
         if (folder := Path(path) / _FOLDER).is_dir():
             self.model, self._ner = folder, None
         return self
@@ -118,7 +118,7 @@ class SpacyComponent:
         )
         return content
 
-    def from_bytes(self, content: bytes, *, exclude: Iterable[str] = ()) -> SpacyComponent:
+    def from_bytes(self, content: bytes, *, exclude: Iterable[str] = ()) -> "SpacyComponent":
         if files := srsly.msgpack_loads(content):
             self._unpacked = TemporaryDirectory()  # as long as the component lives
             self.model, self._ner = Path(self._unpacked.name), None
@@ -152,7 +152,7 @@ def create(
     steps: int | None,
     overlap: str | None,
     batch_size: int | None,
-) -> SpacyComponent:
+) -> "SpacyComponent":
     """What is None is as the model has it."""
     options = {
         "threshold": threshold,
