@@ -8,6 +8,7 @@ MODELS := $(PACKAGES:%/pyproject.toml=--editable %)
 # Modules are compiled on first import; compiling all of them would double the installation time.
 INSTALL := -m pip install --quiet --no-compile
 export PYTHONDONTWRITEBYTECODE :=
+export NO_MKDOCS_2_WARNING := 1
 
 # Dependency ranges: what check-oldest and check-newest install and run.
 RANGE_TOOLS := httpx hypothesis psutil pytest seqeval

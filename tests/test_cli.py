@@ -221,6 +221,7 @@ def test_a_package_that_is_missing(tmp_path, package, arguments, install):
     ("package", "install"),
     [
         ("regex", "pip install ."),
+        ("tensorboard", "pip install '.[train]'"),
         ("presidio_analyzer", "pip install '.[presidio]'"),
         ("diffusionner", None),
         ("something_else", None),

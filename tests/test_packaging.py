@@ -15,7 +15,6 @@ import pytest
 import yaml
 
 import diffusionner
-from diffusionner.cli import _how_to_install
 from diffusionner.storage.registry import PROVIDED
 from models import lively_model
 
@@ -133,22 +132,6 @@ def test_the_lower_bounds_are_those_of_check_oldest():
 
 
 # --- Extras -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("package", "command"),
-    [
-        ("accelerate", "pip install '.[train]'"),
-        ("tensorboard", "pip install '.[train]'"),
-        ("onnxscript", "pip install '.[export]'"),
-        ("fastapi", "pip install '.[serve]'"),
-        ("matplotlib", "pip install '.[plot]'"),
-        ("torch", "pip install ."),
-        ("unknown", None),
-    ],
-)
-def test_a_missing_package_names_its_extra(package, command):
-    assert _how_to_install(package) == command
 
 
 def run(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:

@@ -41,7 +41,7 @@ class SpacyComponent:
         self.spans_key = spans_key
         self.device = device
         self.options = options
-        self._ner: "DiffusionNER | None" = None
+        self._ner: DiffusionNER | None = None
         self._unpacked: TemporaryDirectory[str] | None = None
 
     @property
