@@ -84,7 +84,7 @@ MAIN_METHOD = "diffusion"
 SEQUENTIAL = "autoregressive"  # baseline of the speed-ups
 # Settings that only denoising uses are fixed for the rivals, so that changing them in a preset does
 # not make their runs new ones. Learning rates differ from the preset's where `tuning` says so.
-_WITHOUT = ("decoder.reach=0", "decoder.typed_initializer=false")
+_WITHOUT = ("decoder.offset_window=0", "decoder.initializer=spans")
 METHODS = {
     method.name: method
     for method in (

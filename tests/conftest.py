@@ -15,6 +15,7 @@ import torch
 import yaml
 from commands import Result, assert_short
 from corpora import EXCERPT
+from plain import plain_settings
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
@@ -103,7 +104,7 @@ def tiny_settings(encoder_folder: Path, tmp_path: Path) -> Settings:
     train = tmp_path / "train.jsonl"
     lines = EXCERPT.read_text(encoding="utf-8").splitlines()[:24]
     train.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return Settings.from_dict(
+    return plain_settings(
         {
             "data": {"train": str(train), "dev_from_train": 8},
             "encoder": {

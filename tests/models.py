@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from plain import plain_inference, plain_settings
 
 from diffusionner import DiffusionNER, Entity, formats
 from diffusionner.corpus import Sentence
@@ -14,14 +15,14 @@ from diffusionner.inference.calibration import ScoreRule
 from diffusionner.inference.torch_engine import TorchEngine
 from diffusionner.model import DenoisingNetwork
 from diffusionner.model.pretrained import load_encoder, load_tokenizer, position_limit
-from diffusionner.settings import InferenceSettings, Settings
+from diffusionner.settings import Settings
 from reproduce.rivals.autoregressive import Generator
 
 LABELS = ["FAC", "GPE", "PER"]
 
 
 def lively_settings(encoder_folder: Path, *changes: str) -> Settings:
-    return Settings.from_dict(
+    return plain_settings(
         {
             "encoder": {
                 "name": str(encoder_folder),
@@ -79,7 +80,7 @@ def by_heart(sentences: list[Sentence], encoder: Path, folder: Path) -> Settings
     """A run that learns a few sentences by heart; the folder gets them and the run."""
     corpus = str(folder / "nested.jsonl")
     formats.write(corpus, sentences)
-    return Settings.from_dict(
+    return plain_settings(
         {
             "data": {"train": corpus, "dev": corpus},
             "encoder": {
@@ -90,7 +91,7 @@ def by_heart(sentences: list[Sentence], encoder: Path, folder: Path) -> Settings
                 "lstm_layers": 1,
                 "dropout": 0,
             },
-            "diffusion": {"spans": 24, "timesteps": 100},
+            "diffusion": {"spans": 64, "timesteps": 100},
             "decoder": {
                 "layers": 2,
                 "heads": 4,
@@ -103,7 +104,6 @@ def by_heart(sentences: list[Sentence], encoder: Path, folder: Path) -> Settings
                 "epochs": 100,
                 "frozen_epochs": 0,
                 "batch_size": 4,
-                "draws": 4,
                 "matches_per_entity": 0,
                 "encoder_learning_rate": 2e-3,
                 "learning_rate": 4e-3,
@@ -119,7 +119,7 @@ def by_heart(sentences: list[Sentence], encoder: Path, folder: Path) -> Settings
 
 def everything(labels: Sequence[str]) -> ScoreRule:
     """Lets all pass."""
-    return ScoreRule(InferenceSettings(phi=0.0), labels, None)
+    return ScoreRule(plain_inference(phi=0.0), labels, None)
 
 
 def written(entity: Entity) -> dict[str, object]:

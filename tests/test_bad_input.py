@@ -31,7 +31,7 @@ def truncate(path: Path) -> None:
         ("training.learnin_rate=1", "did you mean 'training.learning_rate'?"),
         ("trainin.epochs=1", "did you mean 'training.epochs'?"),
         ("training.epochs", "write section.key=value"),
-        ("training.epochs=many", "training.epochs='many' is not possible; expected int"),
+        ("training.epochs=many", "training.epochs='many' is not valid; expected int"),
         ("training.epochs=0", "the nearest valid value is 1"),
         ("inference.steps=200", "inference.steps=200 exceeds diffusion.timesteps=100"),
         ("decoder.heads=5", "decoder.heads=5 does not divide"),
@@ -47,7 +47,7 @@ def test_bad_settings(refused, config, override, message):
     [
         ("trainin: {epochs: 1}", "unknown section 'trainin'; did you mean 'training'?"),
         ("training: {epoch: 1}", "unknown setting 'training.epoch'"),
-        ("training: 3", "section 'training' must hold settings"),
+        ("training: 3", "section 'training' must contain settings"),
         ("training: [", "not valid YAML"),
         ("- a", "expected sections such as"),
         ("", "data.train is not set"),

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from plain import plain_encoder
 
 from diffusionner.batching import Batch, EncodedCorpus
 from diffusionner.batching.subwords import SubwordTokenizer
 from diffusionner.corpus import Sentence, Span
 from diffusionner.model.pretrained import load_tokenizer
-from diffusionner.settings import EncoderSettings
 
 PAD, UNKNOWN, CLS, SEP = range(4)
 
@@ -30,7 +30,8 @@ def encode(
     labels: list[str] | None = None,
     **settings: object,
 ) -> EncodedCorpus:
-    return EncodedCorpus(sentences, tokenizer, EncoderSettings(**settings), labels)
+    chosen = plain_encoder(**{"context": 0, "character_filters": 0, **settings})
+    return EncodedCorpus(sentences, tokenizer, chosen, labels)
 
 
 def everything(corpus: EncodedCorpus) -> Batch[np.ndarray]:
@@ -385,7 +386,7 @@ def test_keys_tell_sentences_and_windows_apart(tokenizer):
 def test_characters_tell_capitals_and_order_apart(tokenizer):
     corpus = encode(
         tokenizer, document("US us Us su é\u0153 漢", doc=None),
-        character_filters=4, character_length=5,
+        character_filters=4,
     )  # fmt: skip
     codes = everything(corpus).characters[0]
     assert codes.shape == (6, 2), "no wider than the longest word"
@@ -395,22 +396,19 @@ def test_characters_tell_capitals_and_order_apart(tokenizer):
 
 
 def test_both_ends_of_long_words_are_read(tokenizer):
-    corpus = encode(
-        tokenizer, document("abcdefgh abxyzfgh abcfgh abc", doc=None),
-        character_filters=4, character_length=5,
-    )  # fmt: skip
-    long, other, short, three = everything(corpus).characters[0].tolist()
-    assert long == [ord(c) + 1 for c in "abcgh"]
-    assert other == [ord(c) + 1 for c in "abxgh"]
-    assert short == long
-    assert three == [ord(c) + 1 for c in "abc"] + [0, 0]
+    start, end = "abcdefghij", "klmnopqrst"
+    text = f"{start}xxx{end} {start}xxxyyy{end} {start}{end} abc"
+    corpus = encode(tokenizer, document(text, doc=None), character_filters=4)
+    long, longer, exact, short = everything(corpus).characters[0].tolist()
+    assert long == longer == exact == [ord(c) + 1 for c in start + end]
+    assert short == [ord(c) + 1 for c in "abc"] + [0] * 17
 
 
 @pytest.mark.parametrize(("step", "width"), [(1, 7), (4, 8), (32, 20)])
 def test_characters_are_as_wide_as_the_longest_word_of_the_batch(tokenizer, step, width):
     corpus = encode(
         tokenizer, document("a abcdefg", "b" * 90, doc=None),
-        character_filters=4, character_length=20,
+        character_filters=4,
     )  # fmt: skip
     codes = corpus.batch(np.array([0]), character_step=step).characters
     assert codes.shape == (1, 2, width), "rounded up, but to no more than is read of a word"

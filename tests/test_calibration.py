@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from plain import plain_inference
 
 from diffusionner import DiffusionNER, formats
 from diffusionner.corpus import Sentence, Span
@@ -24,7 +25,7 @@ from diffusionner.inference.calibration import (
     outcomes,
 )
 from diffusionner.inference.decoding import DecodedEntity
-from diffusionner.settings import InferenceSettings, Settings
+from diffusionner.settings import Settings
 from models import lively_model
 
 LABELS = ["A", "B"]
@@ -113,7 +114,7 @@ def test_a_type_that_is_seldom_right_has_its_own_threshold():
 
 
 def judge(calibration: Calibration | None, **options: float) -> ScoreRule:
-    return ScoreRule(dataclasses.replace(InferenceSettings(), **options), LABELS, calibration)
+    return ScoreRule(dataclasses.replace(plain_inference(), **options), LABELS, calibration)
 
 
 def test_who_decides():

@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 def ner(encoder_folder: Path) -> DiffusionNER:
     return lively_model(
         encoder_folder,
-        "decoder.initializer=true",
+        "decoder.initializer=spans",
         "inference.start=candidates",
         "inference.spans=auto",
     )
@@ -161,26 +161,19 @@ def test_auto_denoises_one_span_at_least(ner, sentences):
 # Settings and folders
 
 
-def test_types_need_an_initializer(tiny_settings):
-    with pytest.raises(SettingsError, match=r"typed_initializer=true needs decoder\.initializer="):
-        tiny_settings.override(["decoder.typed_initializer=true"])
-
-
 def test_candidates_need_an_initializer(encoder_folder, refused, tmp_path):
-    message = r"inference\.start=candidates needs a model with decoder\.initializer=true"
+    message = r"inference\.start=candidates needs decoder\.initializer=spans"
     with pytest.raises(SettingsError, match=message):
-        Settings().override(["inference.start=candidates"])
-    assert Settings().inference.start == "noise"
-    both = ["decoder.initializer=true", "inference.start=candidates"]
-    assert Settings().override(both).inference.start == "candidates"
+        Settings().override(["decoder.initializer=none"])
+    assert Settings().override(["decoder.initializer=none", "inference.start=noise"])
     plain = lively_model(encoder_folder)
     with pytest.raises(SettingsError, match=message):
         plain.predict_tokens([["Ada"]], start="candidates")
-    with pytest.raises(SettingsError, match=r"inference\.start='candidate' is not possible"):
+    with pytest.raises(SettingsError, match=r"inference\.start='candidate' is not valid"):
         plain.predict_tokens([["Ada"]], start="candidate")
     plain.save_pretrained(tmp_path / "plain")
     err = refused("predict", "Ada", "--model", tmp_path / "plain", "--start", "candidates")
-    assert "inference.start=candidates needs a model with decoder.initializer=true" in err
+    assert "inference.start=candidates needs decoder.initializer=spans" in err
 
 
 def test_saved_and_loaded_again(ner, sentences, cli, tmp_path):

@@ -38,7 +38,7 @@ ABOUT = {
 
 @pytest.fixture(scope="module")
 def ner(encoder_folder: Path) -> DiffusionNER:
-    return lively_model(encoder_folder, "decoder.initializer=true", "inference.start=candidates")
+    return lively_model(encoder_folder, "decoder.initializer=spans", "inference.start=candidates")
 
 
 def about_file(folder: Path, **changes: object) -> Path:

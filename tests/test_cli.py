@@ -13,6 +13,7 @@ import pytest
 import yaml
 from commands import Result, assert_short
 from corpora import EXCERPT
+from plain import plain
 from services import until
 
 from diffusionner import DiffusionNER, __version__, formats
@@ -57,13 +58,13 @@ def project(encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     folder = tmp_path_factory.mktemp("project")
     lines = EXCERPT.read_text(encoding="utf-8").splitlines()
     (folder / "train.jsonl").write_text("\n".join(lines[:16]) + "\n", encoding="utf-8")
+    (folder / "test.jsonl").write_text("\n".join(lines[7:15]) + "\n", encoding="utf-8")
     (folder / "dev.jsonl").write_text("\n".join(lines[8:16]) + "\n", encoding="utf-8")
     config = {
         "data": {
             "train": "train.jsonl",
             "dev": "dev.jsonl",
-            "test": "dev.jsonl",
-            "choose_on_test": True,
+            "test": "test.jsonl",
         },
         "encoder": {"name": str(encoder_folder), "lstm_layers": 1, "context": 1},
         "diffusion": {"spans": 12, "timesteps": 100},
@@ -73,12 +74,11 @@ def project(encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> P
             "frozen_epochs": 0,
             "learning_rate": 5e-3,
             "matches_per_entity": 0,
-            "no_entity_weight": 0,
             "tune_threshold": False,
         },
         "inference": {"steps": 2, "phi": 2, "overlap": "all"},
     }
-    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    (folder / "config.yaml").write_text(yaml.safe_dump(plain(config)))
     process = start(folder, "train", "config.yaml", "training.output=runs/a", "inference.phi=0")
     result = finish(process)
     assert result.status == 0, result.err
@@ -99,7 +99,7 @@ def test_end_to_end(project, model):
         path.name for path in model.iterdir()
     }
     evaluated = start(
-        project, "evaluate", "--model", "runs/a", "--data", "dev.jsonl", "--json", "scores.json"
+        project, "evaluate", "--model", "runs/a", "--data", "test.jsonl", "--json", "scores.json"
     )
     arguments = ("--model", "runs/a", "--input", "-", "--output", "-", "--batch-size", "1")
     piped = start(project, "predict", *arguments, stdin=subprocess.PIPE, bufsize=0)
@@ -120,13 +120,13 @@ def test_end_to_end(project, model):
 
     result = finish(evaluated)
     assert (result.status, result.err) == (0, "")
-    sentences = formats.read(project / "dev.jsonl")
+    sentences = formats.read(project / "test.jsonl")
     report = score([s.entities for s in sentences], ner.predict_sentences(sentences)).to_dict()
     written = json.loads((project / "scores.json").read_text(encoding="utf-8"))
     assert {key: written[key] for key in report} == report
     assert report["micro"]["predicted"] > 0
     assert written["inference"] == ner.settings.to_dict()["inference"]
-    assert (written["model"], written["data"]["file"]) == ("runs/a", "dev.jsonl")
+    assert (written["model"], written["data"]["file"]) == ("runs/a", "test.jsonl")
     tested = json.loads((model / "test.json").read_text())
     assert {key: tested[key] for key in report} == report
     assert tested["data"].items() <= written["data"].items()

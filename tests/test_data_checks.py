@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plain import plain_encoder, plain_inference
 
 from diffusionner.batching import EncodedCorpus
 from diffusionner.cli.data.check import load_local_tokenizer
@@ -20,7 +21,7 @@ from diffusionner.data.findings import KINDS, Findings, Severity
 from diffusionner.data.fingerprint import fingerprint
 from diffusionner.errors import DataError
 from diffusionner.inference.decoding import DecodedEntity, deduplicate, resolve_overlaps
-from diffusionner.settings import EncoderSettings, InferenceSettings, Settings
+from diffusionner.settings import Settings
 from models import everything
 
 
@@ -255,13 +256,13 @@ def test_tokenizer_that_is_not_here():
 
 
 def test_room_is_what_settings_and_encoder_allow(tokenizer):
-    assert WindowSplitter(EncoderSettings(max_subwords=512), tokenizer).size == 126
-    assert WindowSplitter(EncoderSettings(max_subwords=64), tokenizer).size == 62
-    assert WindowSplitter(EncoderSettings(max_subwords=64), None).size == 62
+    assert WindowSplitter(plain_encoder(max_subwords=512), tokenizer).size == 126
+    assert WindowSplitter(plain_encoder(max_subwords=64), tokenizer).size == 62
+    assert WindowSplitter(plain_encoder(max_subwords=64), None).size == 62
 
 
 def test_windows_are_those_of_the_model(tokenizer):
-    chosen = EncoderSettings(max_subwords=20, context=3)
+    chosen = plain_encoder(max_subwords=20, context=3)
     sentences = [
         Sentence([f"{'w' * (1 + i * j % 7)}" for i in range(j)], doc="d") for j in range(1, 30)
     ]
@@ -330,7 +331,7 @@ def test_ceiling_by_hand(overlap, spans, lost):
     entities = [Span(0, 2, "B")]
     entities += [Span(start, end, "A") for start, end in [(0, 4), (0, 2), (1, 3), (2, 4), (5, 6)]]
     ceiling = F1Ceiling()
-    chosen = InferenceSettings(overlap=overlap, spans=spans)
+    chosen = plain_inference(overlap=overlap, spans=spans)
     assert ceiling.add(sentence, entities, [Window(0, 6, 0, 6)], chosen) == []
     expected = Counter(lost) + Counter(irregular=1)
     assert +ceiling.lost == expected
@@ -355,7 +356,7 @@ spans = st.tuples(st.integers(0, 5), st.integers(1, 4), st.sampled_from("AB")).m
 def test_ceiling_is_what_decoding_can_keep(entities, policy):
     """However gold entities are ranked, decoding keeps no more, and for some ranking as many."""
     ceiling = F1Ceiling()
-    chosen = InferenceSettings(overlap=policy)
+    chosen = plain_inference(overlap=policy)
     ceiling.add(Sentence(["w"] * 10), entities, [Window(0, 10, 0, 10)], chosen)
     different = {span[:2] for span in entities}  # as deduplication leaves them
     most = 0
@@ -381,12 +382,12 @@ def test_crowded_windows(make):
 
 def test_each_window_has_its_own_spans(tokenizer):
     """A long sentence with an entity on each word: every window gives `inference.spans`."""
-    chosen = EncoderSettings(max_subwords=20)
+    chosen = plain_encoder(max_subwords=20)
     sentence = Sentence(["w"] * 40)
     entities = [Span(i, i + 1, "A") for i in range(40)]
     ((_, _, windows),) = WindowSplitter(chosen, tokenizer).split([sentence])
     ceiling = F1Ceiling()
-    assert ceiling.add(sentence, entities, windows, InferenceSettings(spans=5)) == []
+    assert ceiling.add(sentence, entities, windows, plain_inference(spans=5)) == []
     assert ceiling.reachable == 5 * len(windows)
 
 
@@ -394,7 +395,7 @@ def test_owning_is_as_in_decoding(tokenizer):
     """A span counts as reachable if decoding would give it out of some window, and only then."""
     import numpy as np
 
-    chosen = EncoderSettings(max_subwords=20)
+    chosen = plain_encoder(max_subwords=20)
     sentence = Sentence(["w"] * 31)
     corpus = EncodedCorpus([sentence], tokenizer, chosen)
     ((_, _, windows),) = WindowSplitter(chosen, tokenizer).split([sentence])

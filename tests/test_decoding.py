@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from plain import plain_encoder, plain_inference
 
 from diffusionner.batching import Batch, EncodedCorpus, Windows
 from diffusionner.corpus import Sentence, Span
@@ -25,7 +26,6 @@ from diffusionner.model import Prediction
 from diffusionner.model.decoder import read_out
 from diffusionner.model.initializer import Initial
 from diffusionner.model.pretrained import load_tokenizer
-from diffusionner.settings import EncoderSettings, InferenceSettings
 from diffusionner.training.selection import GRID, best_phi
 from models import everything
 
@@ -317,10 +317,10 @@ def test_cut_sentences_are_put_together_again(encoder_folder, batch_size):
     texts = ["a x b x x c " * 8, "x b", "a b", "x x x a a a " * 10]
     sentences = [Sentence(text.split()) for text in texts]
     tokenizer = load_tokenizer(encoder_folder, limit=128)
-    corpus = EncodedCorpus(sentences, tokenizer, EncoderSettings(max_subwords=20))
+    corpus = EncodedCorpus(sentences, tokenizer, plain_encoder(max_subwords=20))
     assert len(corpus) > 2 * len(sentences)
     engine = Pointing(sentences, corpus)
-    options = InferenceSettings(batch_size=batch_size)
+    options = plain_inference(batch_size=batch_size)
     for chosen in ([0, 1, 2, 3], [3, 0]):
         results = predict(engine, Task(corpus, chosen), options, everything(["A", "B", "C"]))
         for number, found in zip(chosen, results, strict=True):

@@ -34,6 +34,7 @@ def settings(
     short = [s for s in nested_sentences if len("".join(s.words)) < 100]
     formats.write(tmp_path / "train.jsonl", short[:13])
     formats.write(tmp_path / "dev.jsonl", short[:11])
+    formats.write(tmp_path / "test.jsonl", short[2:13])
     return tiny_settings.override(
         [
             f"encoder.name={still_encoder}",
@@ -41,15 +42,13 @@ def settings(
             "decoder.dropout=0",
             f"data.train={tmp_path / 'train.jsonl'}",
             f"data.dev={tmp_path / 'dev.jsonl'}",
-            f"data.test={tmp_path / 'dev.jsonl'}",
-            "data.choose_on_test=true",
+            f"data.test={tmp_path / 'test.jsonl'}",
             "training.epochs=1",
             "training.frozen_epochs=1",
             "training.clip=0",
             "training.ema=0.5",
-            "training.draws=2",
             # so that even this model finds something, and the scores can differ
-            "training.no_entity_weight=0",
+            "training.matches_per_entity=0",
             "training.tune_threshold=false",
             "inference.phi=0",
             "inference.overlap=all",

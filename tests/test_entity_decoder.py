@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from plain import plain_decoder
 from torch import nn
 
 from diffusionner.model import Prediction, SentenceEncoding
 from diffusionner.model.decoder import Attention, EntityDecoder, sinusoidal_table
-from diffusionner.settings import DecoderSettings
 
 SIZE, TYPES, TIMESTEPS = 16, 3, 100
 LENGTHS = torch.tensor([7, 4])
@@ -17,7 +17,7 @@ LENGTHS = torch.tensor([7, 4])
 
 def make_decoder(**settings: object) -> EntityDecoder:
     torch.manual_seed(0)
-    chosen = DecoderSettings(**{"heads": 4, "feedforward": 24, **settings})
+    chosen = plain_decoder(**{"heads": 4, "feedforward": 24, **settings})
     return EntityDecoder(SIZE, TYPES, TIMESTEPS, chosen).eval()
 
 
@@ -74,10 +74,10 @@ def test_decoder_without_attention_written_out(pooling):
                     assert torch.allclose(scores[b, d, k, word], score, atol=1e-5)
 
 
-@pytest.mark.parametrize("reach", [1, 3, 10])
-def test_pointers_score_words_by_distance_too(reach):
+@pytest.mark.parametrize("window", [1, 3, 10])
+def test_pointers_score_words_by_distance_too(window):
     """To what a pointer has by itself comes what the span says of the word's distance."""
-    decoder = make_decoder(reach=reach)
+    decoder = make_decoder(offset_window=window)
     nn.init.normal_(decoder.offsets.output.weight)
     encoding, spans = sentence_states(padding=2), noisy_spans(draws=2)
     found = run(decoder, encoding, spans)
@@ -95,8 +95,8 @@ def test_pointers_score_words_by_distance_too(reach):
         for word in range(int(LENGTHS[b])):
             distance = word - own
             expected = without[word].item()
-            if abs(distance) <= reach:
-                place = side * (2 * reach + 1) + reach + distance
+            if abs(distance) <= window:
+                place = side * (2 * window + 1) + window + distance
                 expected += scores[b, d, k, place].item()
                 moved += 1
             assert with_it[word].item() == pytest.approx(expected, abs=1e-4)

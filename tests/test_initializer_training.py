@@ -37,7 +37,7 @@ def make(tiny_settings: Settings, still_encoder: Path, nested_sentences: list[Se
     """An objective over a network with an initializer, without dropout, and a batch."""
 
     def build(*overrides: str) -> tuple[DenoisingObjective, Batch[np.ndarray]]:
-        still = ["encoder.dropout=0", "decoder.dropout=0", "decoder.initializer=true"]
+        still = ["encoder.dropout=0", "decoder.dropout=0", "decoder.initializer=spans"]
         settings = tiny_settings.override([*still, *overrides])
         labels = collect_labels(nested_sentences)
         torch.manual_seed(0)
@@ -50,20 +50,20 @@ def make(tiny_settings: Settings, still_encoder: Path, nested_sentences: list[Se
 
 
 def test_two_more_draws(make):
-    objective, batch = make("training.draws=3")
-    plain, _ = make("training.draws=3", "decoder.initializer=false")
-    assert (objective.draws, plain.draws) == (5, 3)
+    objective, batch = make()
+    plain, _ = make("decoder.initializer=none")
+    assert (objective.draws, plain.draws) == (3, 1)
     counts = np.array([2, 0, 1])
-    assert 3 * objective.denominator(counts) == 5 * plain.denominator(counts) == 5 * 9
+    assert objective.denominator(counts) == 3 * plain.denominator(counts) == 3 * 3
     keys = np.arange(5)
     noisy, expected = objective.noise(batch, keys), plain.noise(batch, keys)
     assert np.array_equal(noisy.spans, expected.spans), "the other draws are what they were"
-    assert np.array_equal(noisy.t[:, :3], expected.t)
+    assert np.array_equal(noisy.t[:, :1], expected.t)
     assert noisy.t.dtype == np.int64
-    assert (noisy.t[:, 3] == 20).all()
+    assert (noisy.t[:, 1] == 20).all()
     assert noisy.beginning.shape == (5, 12, 2) and noisy.beginning.dtype == np.float32
     drawn = [objective.noise(batch, keys + 5 * n) for n in range(400)]
-    later = np.concatenate([one.t[:, 4] for one in drawn])
+    later = np.concatenate([one.t[:, 2] for one in drawn])
     from_noise = np.concatenate([one.from_noise for one in drawn])
     assert from_noise.mean() == pytest.approx(0.5, abs=0.05)
     for most, part in ((20, later[~from_noise]), (100, later[from_noise])):
@@ -128,7 +128,7 @@ def tensors_of(noisy: NoisySpans) -> list[torch.Tensor]:
 
 def test_a_step_of_training(make):
     """The draws of noise, the candidates and the own draw, each at its timestep."""
-    objective, batch = make("training.draws=2")
+    objective, batch = make()
     noisy = objective.noise(batch, batch.keys)
     noisy.from_noise[:] = [True, False, True, False, False]
     tensors = to_tensors(batch, CPU)
@@ -137,19 +137,19 @@ def test_a_step_of_training(make):
         step = objective.predict(tensors, spans, t, beginning, from_noise)
         sentence = objective.network.encode(tensors)
         assert torch.allclose(step.initial.spans, sentence.initial.spans, atol=1e-5)
-        assert step.spans.shape == (5, 4, 12, 2) and step.prediction.left.shape[:3] == (5, 4, 12)
-        assert torch.equal(step.spans[:, :2], spans)
+        assert step.spans.shape == (5, 3, 12, 2) and step.prediction.left.shape[:3] == (5, 3, 12)
+        assert torch.equal(step.spans[:, :1], spans)
         chosen = candidates(sentence.initial.spans, 12)[0]
-        assert torch.equal(step.spans[:, 2], chosen)
+        assert torch.equal(step.spans[:, 1], chosen)
         x = objective.network.coordinates.encode(chosen, tensors.lengths)
         x[[0, 2]] = beginning[[0, 2]]
-        own = objective._own_draw(sentence, x, from_noise, t[:, 3])
-        assert torch.equal(step.spans[:, 3], own)
-        for draw in range(4):
+        own = objective._own_draw(sentence, x, from_noise, t[:, 2])
+        assert torch.equal(step.spans[:, 2], own)
+        for draw in range(3):
             part = slice(draw, draw + 1)
             alone = objective.network.decoder(sentence, step.spans[:, part], t[:, part])
             assert torch.allclose(step.prediction.types[:, part], alone.types, atol=1e-5)
-        assert objective.costs(step, tensors).shape == (5, 4, 12, tensors.gold.shape[1])
+        assert objective.costs(step, tensors).shape == (5, 3, 12, tensors.gold.shape[1])
 
 
 def test_the_initializers_loss_counts_as_much_as_the_spans_of_a_draw(make):
@@ -170,7 +170,7 @@ def test_the_initializers_loss_counts_as_much_as_the_spans_of_a_draw(make):
 
 
 def test_a_typed_initializer_learns_the_type_of_every_span(make):
-    objective, batch = make("decoder.typed_initializer=true")
+    objective, batch = make("decoder.initializer=types")
     tensors = to_tensors(batch, CPU)
     noisy = objective.noise(batch, batch.keys)
     with torch.no_grad():
@@ -191,13 +191,13 @@ def test_a_typed_initializer_learns_the_type_of_every_span(make):
     assert (whole - rest).item() == pytest.approx(12 * expected, rel=1e-4)
 
 
-@pytest.mark.parametrize("typed", ["false", "true"])
-def test_gradients_reach_all_of_the_network(make, typed):
+@pytest.mark.parametrize("kind", ["spans", "types"])
+def test_gradients_reach_all_of_the_network(make, kind):
     objective, batch = make(
-        "training.near=0.5",
+        "training.soft_match_iou=0.5",
         "training.overlap_cost=1",
-        "decoder.reach=2",
-        f"decoder.typed_initializer={typed}",
+        "decoder.offset_window=2",
+        f"decoder.initializer={kind}",
     )
     noisy = objective.noise(batch, batch.keys)
     objective(to_tensors(batch, CPU), noisy.arrays(), 1.0).backward()
@@ -218,14 +218,12 @@ def test_the_first_step_of_the_own_draw_is_not_learned_from(make, monkeypatch):
     assert learned == [False]
 
 
-@pytest.mark.parametrize("typed", ["false", "true"])
-def test_learns_nested_sentences_by_heart(still_encoder, nested_sentences, tmp_path, typed):
+@pytest.mark.parametrize("kind", ["spans", "types"])
+def test_learns_nested_sentences_by_heart(still_encoder, nested_sentences, tmp_path, kind):
     settings = by_heart(nested_sentences, still_encoder, tmp_path).override(
         [
-            "decoder.initializer=true",
-            f"decoder.typed_initializer={typed}",
+            f"decoder.initializer={kind}",
             "inference.start=candidates",
-            "training.draws=1",
             "training.learning_rate=2e-3",  # with 3e-3, how a CPU rounds may undo it
             "training.epochs=90",
             "training.evaluate_every=30",

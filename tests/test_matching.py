@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from batches import TYPES, make_batch
+from plain import plain_settings
 from torch import nn
 
 from diffusionner.batching import Batch
@@ -195,10 +197,7 @@ SPANS = 5
 
 
 def objective_of(prediction: Prediction, *overrides: str) -> DenoisingObjective:
-    draws = prediction.left.shape[1]
-    settings = Settings().override(
-        [f"diffusion.spans={SPANS}", f"training.draws={draws}", *overrides]
-    )
+    settings = plain_settings().override([f"diffusion.spans={SPANS}", *overrides])
     return DenoisingObjective(FixedNetwork(prediction, settings), settings)
 
 
@@ -213,9 +212,7 @@ def loss_of(prediction: Prediction, batch: Batch[np.ndarray], *overrides: str) -
     return forward(objective_of(prediction, *overrides), batch).item()
 
 
-def written_out(
-    prediction: Prediction, batch: Batch[np.ndarray], matches: int, no_entity_weight: float
-) -> float:
+def written_out(prediction: Prediction, batch: Batch[np.ndarray], matches: int) -> float:
     gold, types = torch.from_numpy(batch.gold), torch.from_numpy(batch.gold_types)
     cost = matching_cost(prediction, gold, types).numpy()
     assigned = match(cost, batch.gold_counts, matches)
@@ -223,8 +220,7 @@ def written_out(
     for b, d, k in np.ndindex(assigned.shape):
         entity = assigned[b, d, k]
         kind = TYPES if entity < 0 else int(batch.gold_types[b, entity])
-        weight = no_entity_weight if entity < 0 else 1.0
-        loss -= weight * prediction.types[b, d, k].double().log_softmax(-1)[kind].item()
+        loss -= prediction.types[b, d, k].double().log_softmax(-1)[kind].item()
         if entity < 0:
             continue
         for side, scores in enumerate((prediction.left, prediction.right)):
@@ -235,17 +231,13 @@ def written_out(
 
 
 @pytest.mark.parametrize("matches", [0, 1, 2])
-@pytest.mark.parametrize("weight", [1.0, 0.25])
 @pytest.mark.parametrize("draws", [1, 3])
-def test_loss_equals_the_loop(matches, weight, draws):
+def test_loss_equals_the_loop(matches, draws):
     prediction = random_prediction(3, draws, SPANS, 6, TYPES)
     batch = make_batch(LENGTHS, GOLD)
-    overrides = (
-        f"training.matches_per_entity={matches}",
-        f"training.no_entity_weight={weight}",
-    )
-    expected = written_out(prediction, batch, matches, weight)
-    assert loss_of(prediction, batch, *overrides) == pytest.approx(expected, rel=1e-5)
+    expected = written_out(prediction, batch, matches)
+    found = loss_of(prediction, batch, f"training.matches_per_entity={matches}")
+    assert found == pytest.approx(expected, rel=1e-5)
 
 
 def test_no_entity_may_be_a_type_that_nobody_marked():
@@ -321,7 +313,8 @@ def test_the_gradient_reaches_every_score_that_counts():
 
 def test_matched_spans_count_over_draws():
     prediction = random_prediction(3, 3, SPANS, 6, TYPES)
-    objective = objective_of(prediction, "training.matches_per_entity=2")
+    changes = ("training.matches_per_entity=2", "decoder.initializer=spans")
+    objective = objective_of(prediction, *changes)
     assert objective.denominator(np.array([2, 0, 1])) == 3 * (4 + 0 + 2)
 
 
@@ -359,7 +352,7 @@ def test_spans_that_overlap_an_entity_cost_less(weight):
 
 
 @pytest.mark.parametrize(
-    ("near", "expected"),
+    ("iou", "expected"),
     [
         (0.0, [-1, -1, 0, -1, -1]),
         (1.0, [-1, -1, 0, -1, -1]),
@@ -368,12 +361,13 @@ def test_spans_that_overlap_an_entity_cost_less(weight):
         (0.1, [0, -1, 0, 1, 0]),  # the last has more of the first entity
     ],
 )
-def test_spans_near_an_entity_are_given_to_it(near, expected):
+def test_spans_near_an_entity_are_given_to_it(iou, expected):
     batch = make_batch([6], NEAR_GOLD, padding=2)  # the padding is no entity at word 0
     tensors = to_tensors(batch, torch.device("cpu"))
     step = Step(NEAR_SPANS, random_prediction(1, 1, SPANS, 6, TYPES), None)
     matched = torch.tensor([[[-1, -1, 0, -1, -1]]])
-    found = objective_of(step.prediction, f"training.near={near}").loss(step, tensors, matched)
+    objective = objective_of(step.prediction, f"training.soft_match_iou={iou}")
+    found = objective.loss(step, tensors, matched)
     plain = objective_of(step.prediction).loss(step, tensors, torch.tensor([[expected]]))
     assert found.item() == pytest.approx(plain.item(), rel=1e-6)
 
@@ -384,7 +378,7 @@ def test_what_is_matched_stays_so_however_near_another_is():
     matched = torch.tensor([[[1, 0, 1, 0, 1]]])
     losses = [
         objective_of(step.prediction, *changes).loss(step, tensors, matched).item()
-        for changes in ((), ("training.near=0.1",))
+        for changes in ((), ("training.soft_match_iou=0.1",))
     ]
     assert losses[0] == losses[1]
 
@@ -395,7 +389,7 @@ def test_without_entities_nothing_is_near():
     nothing = torch.full((2, 1, SPANS), -1)
     losses = [
         objective_of(step.prediction, *changes).loss(step, tensors, nothing).item()
-        for changes in ((), ("training.near=0.1", "training.overlap_cost=1"))
+        for changes in ((), ("training.soft_match_iou=0.1", "training.overlap_cost=1"))
     ]
     assert losses[0] == losses[1]
 
@@ -412,8 +406,12 @@ def test_predictions_that_are_not_numbers_are_noticed(field):
 
 
 def noised(batch: Batch[np.ndarray], keys: np.ndarray, draws: int, *overrides: str) -> NoisySpans:
-    prediction = random_prediction(len(batch.lengths), draws, SPANS, 6, TYPES)
-    return objective_of(prediction, *overrides).noise(batch, keys)
+    """Noise the batch several times, each time with other keys."""
+    prediction = random_prediction(len(batch.lengths), 1, SPANS, 6, TYPES)
+    objective = objective_of(prediction, *overrides)
+    drawn = [objective.noise(batch, mix_keys(keys, draw)) for draw in range(draws)]
+    spans, t = (np.concatenate([getattr(one, name) for one in drawn], 1) for name in ("spans", "t"))
+    return replace(drawn[0], spans=spans, t=t)
 
 
 def test_noisy_spans_lie_in_their_sentences():
@@ -443,15 +441,13 @@ def test_little_noise_leaves_the_gold_and_much_hides_it():
     assert is_gold[noisy.t[0] >= 900].mean() < 0.3
 
 
-def test_noise_depends_on_key_and_draw_alone():
+def test_noise_depends_on_the_key_alone():
     batch = make_batch(LENGTHS, GOLD)
     keys = mix_keys(np.arange(3), 7)
     together = noised(batch, keys, 4)
     last = noised(make_batch(LENGTHS[2:], GOLD[2:]), keys[2:], 4)
     assert np.array_equal(together.spans[2:], last.spans)
     assert np.array_equal(together.t[2:], last.t)
-    fewer = noised(batch, keys, 2)
-    assert np.array_equal(together.spans[:, :2], fewer.spans)
     assert len(np.unique(together.t)) == 12, "every sentence and draw has a timestep of its own"
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from plain import plain_encoder, plain_inference
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
@@ -91,7 +92,7 @@ def test_arrays_keep_their_shapes_and_types_on_a_device(name, dtype):
 @pytest.mark.parametrize("device", DEVICES)
 def test_batches_on_a_device_are_those_of_the_host(tokenizer, nested_sentences, device):
     labels = collect_labels(nested_sentences)
-    settings = EncoderSettings(character_filters=4, context=1)
+    settings = plain_encoder(character_filters=4, context=1)
     corpus = EncodedCorpus(nested_sentences[:6], tokenizer, settings, labels)
     batch = corpus.batch(np.arange(len(corpus)))
     assert batch.gold_counts.sum() > 6 and batch.characters.shape[-1] > 0
@@ -111,7 +112,7 @@ def test_batches_on_a_device_are_those_of_the_host(tokenizer, nested_sentences, 
 
 @pytest.mark.parametrize("pooling", ["max", "mean", "first"])
 def test_subword_pooling_written_out(tokenizer, nested_sentences, pooling):
-    settings = EncoderSettings(context=1, max_subwords=60)
+    settings = plain_encoder(context=1, max_subwords=60)
     batch = tensors_of(EncodedCorpus(nested_sentences[:6], tokenizer, settings))
     states = torch.randn(*batch.subwords.shape, 5, generator=torch.Generator().manual_seed(0))
     pooled = pool_subwords(states, batch.first, batch.word_of, pooling)
@@ -143,7 +144,7 @@ def test_the_sentence_is_encoded_once(build, tokenizer, nested_sentences):
     network.decoder.register_forward_hook(lambda *_: count("decoder"))
     for steps in (1, 2, 9):
         calls.update(encoder=0, decoder=0)
-        reverse(network, batch, InferenceSettings(steps=steps), full(3, 6))
+        reverse(network, batch, plain_inference(steps=steps), full(3, 6))
         assert calls == {"encoder": 1, "decoder": steps}
 
 
@@ -182,7 +183,7 @@ def test_odd_sizes_and_stacked_lstms():
 
 def network_settings(network: DenoisingNetwork) -> EncoderSettings:
     filters = network.encoder.characters.filters.out_features if network.encoder.characters else 0
-    return EncoderSettings(character_filters=filters, max_subwords=128)
+    return plain_encoder(character_filters=filters, max_subwords=128)
 
 
 def test_only_character_features_see_capitals(build, tokenizer):
@@ -212,7 +213,7 @@ def test_predictions_do_not_depend_on_the_batch(
     network = build(f"diffusion.coordinates={kind}", f"decoder.span_pooling={pooling}")
     engine = TorchEngine(network)
     sentences = sample(nested_sentences)
-    options = InferenceSettings(steps=steps, spans=15, eta=eta, overlap="all", batch_size=1)
+    options = plain_inference(steps=steps, spans=15, eta=eta, overlap="all", batch_size=1)
 
     def found(order: list[int], size: int) -> dict[int, list]:
         corpus = EncodedCorpus([sentences[i] for i in order], tokenizer, network_settings(network))
@@ -239,7 +240,7 @@ def test_steps_seed_and_noise_matter(build, tokenizer, nested_sentences):
     network = build()
     corpus = EncodedCorpus(nested_sentences[:4], tokenizer, network_settings(network))
     batch = tensors_of(corpus)
-    base, slots = InferenceSettings(steps=4), full(4, 12)
+    base, slots = plain_inference(steps=4), full(4, 12)
 
     def types(options: InferenceSettings) -> torch.Tensor:
         return reverse(network, batch, options, slots).predictions[-1].types
@@ -265,7 +266,7 @@ def test_every_step_has_noise_of_its_own(build, tokenizer, nested_sentences, mon
         return prediction
 
     monkeypatch.setattr(network, "denoise", recording)
-    last = reverse(network, batch, InferenceSettings(steps=4, eta=eta, seed=5), full(3, 7))
+    last = reverse(network, batch, plain_inference(steps=4, eta=eta, seed=5), full(3, 7))
     assert [t for _, t, _ in seen] == [100, 75, 50, 25] and last.predictions == [seen[-1][2]]
 
     def noise(step: int) -> torch.Tensor:
@@ -286,7 +287,7 @@ def test_given_spans_replace_the_noise(build, tokenizer, nested_sentences):
     corpus = EncodedCorpus(nested_sentences[:2], tokenizer, network_settings(network))
     batch = tensors_of(corpus)
     given = torch.tensor([[[0, 2], [1, 1]], [[2, 4], [0, 0]]])
-    options = InferenceSettings(steps=1)
+    options = plain_inference(steps=1)
     prediction = reverse(network, batch, options, full(2, 2), given, 40).predictions[0]
     with torch.no_grad():
         t = torch.full((2, 1), 40)
@@ -311,7 +312,7 @@ def test_batches_are_as_long_as_the_engine_likes(build, tokenizer, nested_senten
             lengths.append(batch.subwords.shape[1])
             return engine.find(batch, *rest)
 
-    options = InferenceSettings(steps=1, spans=9, batch_size=1)
+    options = plain_inference(steps=1, spans=9, batch_size=1)
     found = predict(Watched(), Task(corpus, range(5)), options, everything(network.labels))
     sizes = corpus.windows.piece_end - corpus.windows.piece_start + tokenizer.special_count
     assert lengths == [-(-size // step) * step for size in sorted(sizes.tolist())]
@@ -320,7 +321,7 @@ def test_batches_are_as_long_as_the_engine_likes(build, tokenizer, nested_senten
 
 
 def test_predicting_leaves_the_network_as_it_was(build, tokenizer, nested_sentences):
-    corpus = EncodedCorpus(nested_sentences[:2], tokenizer, EncoderSettings())
+    corpus = EncodedCorpus(nested_sentences[:2], tokenizer, plain_encoder())
     network = build("encoder.character_filters=0")
     for mode in (True, False):
         network.train(mode)
@@ -330,7 +331,7 @@ def test_predicting_leaves_the_network_as_it_was(build, tokenizer, nested_senten
             calls.append((done, total))
 
         judge = everything(network.labels)
-        settings = InferenceSettings(steps=1)
+        settings = plain_inference(steps=1)
         predict(TorchEngine(network), Task(corpus, [1, 0]), settings, judge, progress=note)
         assert network.training == network.decoder.training == mode
         assert calls[-1] == (2, 2)

@@ -27,7 +27,7 @@ from models import assert_same, lively_model
 
 SENTENCES = formats.read(EXCERPT)
 WORDS = [s.words for s in SENTENCES]
-ENTITIES_OF_TYPES = ("decoder.initializer=true", "decoder.typed_initializer=true")
+ENTITIES_OF_TYPES = "decoder.initializer=types"
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="flash attention needs a GPU")
 
 

@@ -23,7 +23,7 @@ from diffusionner.inference.torch_engine import LANES, Lane, TorchEngine
 from models import assert_same, lively_model
 
 WORDS = [s.words for s in formats.read(EXCERPT)]
-INITIALIZER = ("decoder.initializer=true", "decoder.typed_initializer=true", "decoder.reach=3")
+INITIALIZER = ("decoder.initializer=types", "decoder.offset_window=3")
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
 
 

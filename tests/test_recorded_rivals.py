@@ -27,7 +27,7 @@ METHODS = ["crf", "biaffine", "queries", "autoregressive"]
 
 def lively_rival(encoder_folder: Path, method: str, stop: float = -12.0) -> DiffusionNER:
     """Random weights that find plenty; stop: how likely generation ends."""
-    levels = ["decoder.levels=2"] if method == "crf" else []
+    levels = ["options.levels=2"] if method == "crf" else []
     settings = lively_settings(encoder_folder, f"method={method}", *levels)
     torch.manual_seed(0)
     network = network_class(method)(load_encoder(str(encoder_folder)), LABELS, settings)

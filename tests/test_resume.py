@@ -55,14 +55,12 @@ def settings(tiny_settings: Settings) -> Settings:
     settings = tiny_settings.override(
         [
             f"data.dev={tiny_settings.data.train}",
-            "decoder.initializer=true",
+            "decoder.initializer=spans",
             "inference.start=candidates",
             "training.checkpoint_minutes=0",
             "training.learning_rate=5e-3",
             "training.ema=0.5",
-            "training.draws=2",
             "training.matches_per_entity=0",
-            "training.no_entity_weight=0",
             "training.tune_threshold=false",
             "inference.phi=0",
             "inference.overlap=all",

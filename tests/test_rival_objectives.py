@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from batches import make_batch
+from plain import plain_inference
 from safetensors.torch import load_file
 
 import reproduce.rivals  # noqa: F401  (registers the rivals)
@@ -21,7 +22,7 @@ from diffusionner.model.biaffine import SIZE, WIDEST, Biaffine
 from diffusionner.model.encoder import SentenceEncoding
 from diffusionner.model.pretrained import load_encoder, load_tokenizer
 from diffusionner.model.tensors import pack, to_device, to_tensors, unpack
-from diffusionner.settings import InferenceSettings, Settings
+from diffusionner.settings import Settings
 from diffusionner.training.base import Objective
 from diffusionner.training.graphs import BUCKETS
 from diffusionner.training.trainer import Trainer, train
@@ -325,7 +326,7 @@ def test_a_generator_can_be_told_how_many(make):
         with torch.no_grad():
             network.generator.stop.bias.fill_(bias)
             encoding = network.encoder(batch)
-        table = network.find(encoding, batch.keys, InferenceSettings(), slots, given)
+        table = network.find(encoding, batch.keys, plain_inference(), slots, given)
         assert table.shape == (3, 1, 4, 5)
         assert (table[:, 0, :, 3] >= 0).sum(1).tolist() == counts.tolist()
 
@@ -362,5 +363,5 @@ def test_what_passes_where_nothing_is_fitted(method):
 def test_levels_are_taken_from_the_data(make):
     objective, corpus = make("crf")
     assert objective.network.levels == 3
-    assert make("crf", "decoder.levels=1")[0].network.levels == 1
+    assert make("crf", "options.levels=1")[0].network.levels == 1
     assert objective.inputs(corpus.batch(np.arange(6)), None)[0].shape[1] == 3

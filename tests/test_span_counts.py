@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from corpora import put
+from plain import plain_encoder, plain_inference
 
 from diffusionner import DiffusionNER
 from diffusionner.batching import Batch, EncodedCorpus
@@ -19,7 +20,7 @@ from diffusionner.diffusion.span_counts import LEAST, MOST, fewest, span_counts
 from diffusionner.errors import SettingsError
 from diffusionner.inference.predictor import Task, predict
 from diffusionner.model.pretrained import load_tokenizer
-from diffusionner.settings import EncoderSettings, InferenceSettings, Settings
+from diffusionner.settings import InferenceSettings, Settings
 from models import assert_same, everything, lively_model, written
 
 
@@ -78,14 +79,14 @@ def corpus(encoder_folder: Path) -> EncodedCorpus:
     """Sentences of 1 to 60 words, and one of several windows."""
     sentences = [Sentence(["w"] * n) for n in (1, 5, 9, 30, 60, 250)]
     tokenizer = load_tokenizer(encoder_folder, limit=128)
-    return EncodedCorpus(sentences, tokenizer, EncoderSettings(max_subwords=102))
+    return EncodedCorpus(sentences, tokenizer, plain_encoder(max_subwords=102))
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 100])
 @pytest.mark.parametrize("spans", ["auto", 7])
 def test_every_window_gets_its_own_number(corpus, spans, batch_size):
     engine = Recording()
-    options = InferenceSettings(spans=spans, batch_size=batch_size)
+    options = plain_inference(spans=spans, batch_size=batch_size)
     assert predict(engine, Task(corpus, range(6)), options, everything(["A"])) == [[]] * 6
     assert sum(len(lengths) for lengths, _ in engine.seen) == len(corpus) > 6
     for lengths, slots in engine.seen:
@@ -99,7 +100,7 @@ def test_given_spans_are_not_counted(corpus):
     engine = Recording()
     given = [[(0, 1)] * number for number in (3, 0, 1, 25, 70, 0)]
     task = Task(corpus, range(6), given, 20)
-    predict(engine, task, InferenceSettings(batch_size=100), everything(["A"]))
+    predict(engine, task, plain_inference(batch_size=100), everything(["A"]))
     ((lengths, slots),) = engine.seen
     for length, number in ((1, 3), (5, 0), (9, 1), (30, 25), (60, 70)):
         assert slots[lengths == length].sum() == number
@@ -174,7 +175,7 @@ def test_auto_is_the_default_and_can_be_said(tmp_path):
 def test_what_is_neither_a_number_nor_auto(value):
     with pytest.raises(SettingsError) as caught:
         Settings.from_dict({"inference": {"spans": value}})
-    assert f"inference.spans={value!r} is not possible" in str(caught.value)
+    assert f"inference.spans={value!r} is not valid" in str(caught.value)
     assert "expected int or auto, at least 1" in str(caught.value)
 
 
@@ -217,7 +218,7 @@ def test_rubbish_is_refused(refused, folder, tmp_path, command, value):
     put(tmp_path, {"gold.jsonl": '{"tokens": ["Ada"], "entities": []}\n'})
     what = ["Ada"] if command == "predict" else ["--data", tmp_path / "gold.jsonl"]
     err = refused(command, *what, "--model", folder, f"--spans={value}")
-    assert f"inference.spans={value!r} is not possible; expected int or auto" in err
+    assert f"inference.spans={value!r} is not valid; expected int or auto" in err
 
 
 # What `data check` says
@@ -233,7 +234,7 @@ def test_ceiling(words, spans):
     sentence, entities = crowded(words, spans)
     ceiling = F1Ceiling()
     window = Window(0, words, 0, words)
-    chosen = InferenceSettings(overlap="all")
+    chosen = plain_inference(overlap="all")
     assert chosen.spans == "auto"
     assert ceiling.add(sentence, entities, [window], chosen) == []
     found = min(spans, own_count(words))
@@ -241,21 +242,21 @@ def test_ceiling(words, spans):
     assert +ceiling.lost == ({"spans": spans - found} if spans > found else {})
     assert ceiling.f1 == pytest.approx(2 * found / (found + spans))
     numbered = F1Ceiling()
-    given = InferenceSettings(overlap="all", spans=own_count(words))
+    given = plain_inference(overlap="all", spans=own_count(words))
     numbered.add(sentence, entities, [window], given)
     assert numbered.to_dict() == ceiling.to_dict()
 
 
 def test_ceiling_of_several_windows(encoder_folder):
     """Each window gets as many as the words it reads ask for, as in prediction."""
-    settings = EncoderSettings(max_subwords=22)
+    settings = plain_encoder(max_subwords=22)
     tokenizer = load_tokenizer(encoder_folder, limit=128)
     sentence = Sentence(["w"] * 45)
     entities = [Span(i, i + n, "A") for n in (1, 2, 3, 4) for i in range(46 - n)]
     ((_, _, windows),) = WindowSplitter(settings, tokenizer).split([sentence])
     engine = Recording()
     corpus = EncodedCorpus([sentence], tokenizer, settings)
-    options = InferenceSettings(overlap="all")
+    options = plain_inference(overlap="all")
     predict(engine, Task(corpus, [0]), options, everything(["A"]))
     given = sum(int(slots.sum()) for _, slots in engine.seen)
     assert given == sum(window.span_count(options) for window in windows) < len(entities)
@@ -268,7 +269,7 @@ def test_check_names_the_number_of_the_window(cli, tmp_path):
     sentence, entities = crowded(5, 15)
     record = {"tokens": sentence.words, "entities": [span._asdict() for span in entities]}
     put(tmp_path, {"a.jsonl": json.dumps(record) + "\n"})
-    settings = ("inference.overlap=all", "diffusion.spans=15")
+    settings = ("inference.overlap=all", "inference.start=noise", "diffusion.spans=15")
     result = cli("data", "check", tmp_path / "a.jsonl", *settings)
     expected = f"15 spans in a window with {own_count(5)} noisy spans (inference.spans)"
     assert expected in result.out + result.err

@@ -141,7 +141,7 @@ def test_best_epoch_is_kept_with_its_phi(tiny_settings, scripted):
 
 def test_test_set_is_scored_with_the_best_model(tiny_settings, scripted):
     settings = tiny_settings.override(
-        [f"data.test={tiny_settings.data.train}", "training.no_entity_weight=0"]
+        [f"data.test={tiny_settings.data.train}", "training.matches_per_entity=0"]
     )
     outcome = train(settings)
     sentences = formats.read(settings.data.test)
@@ -244,7 +244,6 @@ def test_accumulation_changes_nothing(tiny_settings, still_encoder):
             "decoder.dropout=0",
             "data.dev_from_train=1",
             "training.clip=0",
-            "training.draws=2",
             "training.epochs=1",
         ]
     )
@@ -307,16 +306,16 @@ def test_resuming_a_finished_run_changes_nothing(tiny_settings):
 # --- Variants ---------------------------------------------------------------------------------
 
 VARIANTS = [
-    ["training.draws=3", "training.matches_per_entity=2", "diffusion.expansion=repetition"],
+    ["training.matches_per_entity=2", "diffusion.expansion=repetition"],
     ["diffusion.coordinates=left-width", "diffusion.schedule=linear", "decoder.layers=0"],
     ["decoder.self_attention=false", "decoder.span_pooling=endpoints", "encoder.pooling=first"],
     ["decoder.cross_attention=false", "decoder.layers=2", "encoder.pooling=mean"],
     ["encoder.lstm_layers=0", "encoder.character_filters=0", "encoder.hidden_size=16"],
-    ["encoder.context=2", "encoder.max_subwords=40", "training.no_entity_weight=0.1"],
+    ["encoder.context=2", "encoder.max_subwords=40"],
     ["diffusion.spans=2", "inference.spans=1", "training.clip=0", "training.warmup=0"],
     ["training.batch_size=100", "inference.batch_size=1", "diffusion.timesteps=2"],
-    ["decoder.initializer=true", "inference.start=candidates", "inference.spans=auto"],
-    ["training.near=0.6", "training.overlap_cost=2", "decoder.initializer=true"],
+    ["decoder.initializer=spans", "inference.start=candidates", "inference.spans=auto"],
+    ["training.soft_match_iou=0.6", "training.overlap_cost=2", "decoder.initializer=spans"],
 ]
 
 
@@ -334,15 +333,14 @@ def test_every_variant_trains_and_loads(tiny_settings, changes):
     assert ner.settings.override(["inference.phi=null"]) == settings
 
 
-def test_choosing_on_the_test_corpus_must_be_asked_for(tiny_settings, tmp_path):
+def test_dev_must_not_be_the_test_corpus(tiny_settings, tmp_path):
     sentences = formats.read(tiny_settings.data.train)
     for name in ("dev.jsonl", "test.conll"):  # the same sentences in another format
         formats.write(tmp_path / name, sentences[:5])
     given = [f"data.dev={tmp_path}/dev.jsonl", f"data.test={tmp_path}/test.conll"]
     settings = tiny_settings.override(given)
-    with pytest.raises(SettingsError, match=r"chosen on the test corpus.*data\.choose_on_test"):
+    with pytest.raises(SettingsError, match=r"chosen on the test corpus"):
         load_data(settings.data)
-    assert len(load_data(settings.override(["data.choose_on_test=true"]).data).test) == 5
     formats.write(tmp_path / "test.conll", sentences[1:6])
     assert len(load_data(settings.data).test) == 5
 
@@ -374,7 +372,7 @@ def test_the_format_of_the_corpora_can_be_told(tiny_settings, tmp_path):
             [f"method={name}"]
             for name in typing.get_args(typing.get_type_hints(Settings)["method"])
         ),
-        ["decoder.reach=3", "decoder.initializer=true", "decoder.typed_initializer=true"],
+        ["decoder.offset_window=3", "decoder.initializer=types"],
     ],
     ids=lambda changes: changes[0],
 )

@@ -81,7 +81,7 @@ def measure(
     }
     first = corpora[about.corpora[0].name]
     some = first if most is None else sample.draw(first, min(most, len(first)))
-    starts = ("candidates", "noise") if ner.settings.decoder.initializer else ("noise",)
+    starts = ("candidates", "noise") if ner.settings.decoder.initializer != "none" else ("noise",)
 
     def curve(what: str, values: Sequence[Any], start: str) -> list[float]:
         options = [{"start": start, what: value} for value in values]

@@ -20,5 +20,6 @@ for _name, _network, _objective in (
             network=f"{_module}:{_network}",
             objective=f"{_module}:{_objective}",
             recorded="reproduce.rivals.recorded:RecordedRival",
+            options=("levels",) if _name == "crf" else (),
         ),
     )

@@ -35,7 +35,7 @@ class TaggingNetwork(Rival):
 
     def __init__(self, transformer: Transformer, labels: Sequence[str], settings: Settings) -> None:
         super().__init__(transformer, labels, settings)
-        self.levels = 1 if settings.decoder.levels == "auto" else settings.decoder.levels
+        self.levels = settings.options.get("levels", 1)
         self.chains = Chains(self.levels, len(self.labels))
         self.emissions = perceptron(
             self.encoder.hidden_size, self.levels * self.chains.tags, settings.decoder.dropout
@@ -45,10 +45,10 @@ class TaggingNetwork(Rival):
     def settle(cls, settings: Settings, sentences: Sequence[Sentence]) -> Settings:
         """As many levels as the data has."""
         settings = super().settle(settings, sentences)
-        if settings.decoder.levels != "auto":
+        if "levels" in settings.options:
             return settings
         levels = min(MOST_LEVELS, deepest(sentences))
-        return replace(settings, decoder=replace(settings.decoder, levels=levels))
+        return replace(settings, options={**settings.options, "levels": levels})
 
     def emit(self, states: Tensor) -> Tensor:
         """H_S [B, M, h] → scores of the tags [B, L, M, T]"""

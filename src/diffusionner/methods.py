@@ -18,6 +18,7 @@ class Method:
     network: str  # subclass of model.base.Network
     objective: str  # callable (network, settings) → training.base.Objective
     recorded: str  # class that runs the network as CUDA graphs: inference.gpu.decoding.Graphed
+    options: tuple[str, ...] = ()  # names allowed in the setting `options`
     denoises: bool = False  # whether it has a reverse process, and so steps, spans and noise
 
 

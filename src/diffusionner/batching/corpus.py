@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from diffusionner.batching.padding import cheapest_cuts
-from diffusionner.batching.subwords import NO_WORD, SubwordTokenizer
+from diffusionner.batching.subwords import CHARACTER_LENGTH, NO_WORD, SubwordTokenizer
 from diffusionner.corpus import Sentence, is_annotated
 from diffusionner.settings import EncoderSettings
 
@@ -76,7 +76,7 @@ class EncodedCorpus:
         """With labels, batches carry the gold entities too (training)."""
         self.tokenizer = tokenizer
         word_counts = np.array([len(s.words) for s in sentences], dtype=np.int64)
-        width = settings.character_length if settings.character_filters else 0
+        width = CHARACTER_LENGTH if settings.character_filters else 0
         table = tokenizer.look_up([word for s in sentences for word in s.words], width)
         self.word_kind, self.characters = table.kinds, table.characters
         self.character_count = table.character_count

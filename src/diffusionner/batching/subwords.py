@@ -15,6 +15,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 MAX_PIECES = 48  # subwords read of one word: nothing but garbage is longer
+CHARACTER_LENGTH = 20  # characters read of one word, from both ends
 CHARACTER_CODES = 512  # 0 pads; code points below 255 have their own code, others share the rest
 MOST_KNOWN = 200_000  # words that are remembered before all are forgotten
 CHUNK = 4096  # words tokenised at a time

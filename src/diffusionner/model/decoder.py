@@ -263,10 +263,10 @@ class EntityDecoder(SpanDecoder):
             self.last = nn.Linear(size, size)
             self.join = nn.Linear(2 * size, size)
         self.add_layers(size, types, settings)
-        self.offsets = Offsets(size, settings.reach) if settings.reach else None
+        self.offsets = Offsets(size, settings.offset_window) if settings.offset_window else None
         self.initializer = None
-        if settings.initializer:
-            known = types if settings.typed_initializer else 0
+        if settings.initializer != "none":
+            known = types if settings.initializer == "types" else 0
             self.initializer = Initializer(size, known, settings.dropout)
         self.timestep_table: Tensor
         self.register_buffer(

@@ -34,13 +34,16 @@ class SentenceEncoding:
     lengths: Tensor  # [B]
 
 
+CHARACTER_SIZE = 48  # of a character embedding
+
+
 class CharacterFeatures(nn.Module):
     """Convolution over the characters of the cased word, max-pooled: shape, affixes, capitals."""
 
-    def __init__(self, size: int, filters: int) -> None:
+    def __init__(self, filters: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(CHARACTER_CODES, size, padding_idx=0)
-        self.filters = nn.Linear(3 * size, filters)
+        self.embedding = nn.Embedding(CHARACTER_CODES, CHARACTER_SIZE, padding_idx=0)
+        self.filters = nn.Linear(3 * CHARACTER_SIZE, filters)
 
     def forward(self, characters: Tensor) -> Tensor:
         """[B, M, C] → [B, M, filters]"""
@@ -107,7 +110,7 @@ class SentenceEncoder(nn.Module):
         self.hidden_size = settings.hidden_size or size
         self.characters = None
         if settings.character_filters:
-            self.characters = CharacterFeatures(settings.character_size, settings.character_filters)
+            self.characters = CharacterFeatures(settings.character_filters)
             size += settings.character_filters
         self.dropout = nn.Dropout(settings.dropout)
         self.lstm = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from diffusionner.inference.calibration import Calibration
 
 FORMAT = "diffusionner"
-VERSION = 1
+VERSION = 2
 ENCODER_FILE = "encoder.onnx"
 DENOISER_FILE = "denoiser.onnx"
 STATE_FILE = "state.safetensors"  # of training, to go on from; no part of the model
@@ -69,6 +69,8 @@ def read_config(folder: Path, *needed: str) -> dict[str, Any]:
             f"{path} is not a DiffusionNER model (it says: {kind}); a plain encoder becomes one by "
             "training: set encoder.name to this folder and run `diffusionner train`"
         )
+    if config.get("version") == 1 and isinstance(config.get("settings"), dict):
+        config |= {"version": VERSION, "settings": upgrade_settings(config["settings"])}
     if config.get("version") != VERSION:
         raise CheckpointError(
             f"{path} has version {config.get('version')}, this release reads {VERSION}; "
@@ -78,3 +80,29 @@ def read_config(folder: Path, *needed: str) -> dict[str, Any]:
     if missing:
         raise CheckpointError(f"{path} lacks {', '.join(missing)}; restore it from a good copy")
     return config
+
+
+def upgrade_settings(old: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert the settings of a model folder of version 1 (release 0.1) to today's names.
+
+    Settings that were added during 0.1 may be missing: they get the default they had then.
+    """
+    new = json.loads(json.dumps(old))
+    data, encoder, decoder, training = (
+        new.setdefault(name, {}) for name in ("data", "encoder", "decoder", "training")
+    )
+    for section, name in (
+        (data, "choose_on_test"),
+        (encoder, "character_size"),
+        (encoder, "character_length"),
+        (training, "draws"),
+        (training, "no_entity_weight"),
+    ):
+        section.pop(name, None)
+    decoder["offset_window"] = decoder.pop("reach", 0)
+    known = "types" if decoder.pop("typed_initializer", False) else "spans"
+    decoder["initializer"] = known if decoder.get("initializer") else "none"
+    training["soft_match_iou"] = training.pop("near", 0.0)
+    training["subword_masking"] = training.pop("hidden_subwords", 0.0)
+    levels = decoder.pop("levels", "auto")
+    return {**new, "options": {} if levels == "auto" else {"levels": levels}}

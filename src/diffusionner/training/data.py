@@ -48,11 +48,11 @@ def load_data(settings: DataSettings) -> RunData:
             )
         train, dev = train[: len(train) - held], train[len(train) - held :]
     test = formats.read(settings.test, settings.format) if settings.test else []
-    if dev and test and not settings.choose_on_test and fingerprint(dev) == fingerprint(test):
+    if dev and test and fingerprint(dev) == fingerprint(test):
         raise SettingsError(
             f"epoch and threshold would be chosen on the test corpus: {settings.test} holds the "
-            "same sentences as dev; give another data.dev or data.dev_from_train, leave out "
-            "data.test, or ask for it with data.choose_on_test=true"
+            "same sentences as dev; give another data.dev or data.dev_from_train, or leave "
+            "out data.test"
         )
     labels = collect_labels(train)
     if not labels:

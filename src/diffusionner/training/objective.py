@@ -99,8 +99,7 @@ class MatchingObjective(Objective[Predicted]):
         log_types = prediction.types.log_softmax(-1)
         of_gold = log_types.gather(-1, kinds[..., None])[..., 0]
         of_none = log_no_entity(log_types, batch.annotated_types)
-        weight = torch.where(positive, 1.0, self.training_settings.no_entity_weight)
-        loss = -(torch.where(positive, of_gold, of_none) * weight).sum()
+        loss = -torch.where(positive, of_gold, of_none).sum()
         words = prediction.left.shape[-1]
         inside = torch.arange(words, device=chosen.device) < batch.lengths[:, None]
         for scores, side in ((prediction.left, 0), (prediction.right, 1)):
@@ -118,23 +117,23 @@ class DenoisingObjective(MatchingObjective[Step]):
     def __init__(self, network: DenoisingNetwork, settings: Settings) -> None:
         super().__init__(network, settings)
         self.diffusion = settings.diffusion
-        self.has_initializer = settings.decoder.initializer
+        self.has_initializer = settings.decoder.initializer != "none"
         self.alpha_bar: Tensor
         alpha_bar = torch.from_numpy(network.schedule.alpha_bar)
         self.register_buffer("alpha_bar", alpha_bar, persistent=False)
 
     @property
     def draws(self) -> int:
-        """D: draws of noised gold, then the candidates, then the network's own."""
-        return self.training_settings.draws + 2 * self.has_initializer
+        """D: noised gold, then the candidates, then the network's own."""
+        return 1 + 2 * self.has_initializer
 
     def inputs(self, batch: Batch[np.ndarray], keys: np.ndarray) -> list[np.ndarray]:
         return self.noise(batch, keys).arrays()
 
     def noise(self, batch: Batch[np.ndarray], keys: np.ndarray) -> NoisySpans:
         """The forward process for a batch on the host. keys: [B], unique to sentence and epoch."""
-        draws, spans = self.training_settings.draws, self.spans
-        salts = mix_keys(np.arange(draws), 0)
+        spans = self.spans
+        salts = mix_keys(np.arange(1), 0)
         keys_of_draws = mix_keys(keys[:, None] + salts, 0)  # [B, D]
         coordinates, schedule = self.network.coordinates, self.network.schedule
         x0 = expand(
@@ -200,9 +199,9 @@ class DenoisingObjective(MatchingObjective[Step]):
         return costs
 
     def loss(self, step: Step, batch: Batch[Tensor], assigned: Tensor) -> Tensor:
-        if near := self.training_settings.near:
+        if least := self.training_settings.soft_match_iou:
             best, nearest = overlap(step.spans, batch.gold, batch.gold_types >= 0).max(-1)
-            assigned = torch.where((assigned < 0) & (best >= near), nearest, assigned)
+            assigned = torch.where((assigned < 0) & (best >= least), nearest, assigned)
         loss = self.likelihood(step.prediction, batch, assigned)
         if step.initial is not None:
             loss = loss + self.spans * self._initial_loss(step.initial, batch)

@@ -45,7 +45,7 @@ from diffusionner.storage.config import STATE_FILE, TEST_SCORES, is_model, read_
 from diffusionner.training.base import NotFinite
 from diffusionner.training.data import load_data
 from diffusionner.training.graphs import BUCKETS, GraphedStep, GraphedUpdate
-from diffusionner.training.hiding import Hiding
+from diffusionner.training.masking import SubwordMasking
 from diffusionner.training.optimisation import (
     Phases,
     average_towards,
@@ -119,8 +119,8 @@ class Trainer:
         self.corpus = EncodedCorpus(
             self.data.train, self.tokenizer, settings.encoder, self.data.labels
         )
-        hidden = settings.training.hidden_subwords
-        self.hiding = Hiding.of(self.tokenizer, hidden) if hidden else None
+        rate = settings.training.subword_masking
+        self.masking = SubwordMasking.for_tokenizer(self.tokenizer, rate) if rate else None
         self.dev = EncodedCorpus(self.data.dev, self.tokenizer, settings.encoder)
         per_epoch = -(-len(self.corpus) // settings.training.batch_size)
         self.phases = Phases(
@@ -129,7 +129,8 @@ class Trainer:
             settings.training.warmup,
         )
         alone = self.accelerator.num_processes == 1 and self.device.type == "cuda"
-        self.uses_graphs = settings.training.cuda_graphs and alone
+        whole = settings.training.accumulation == 1
+        self.uses_graphs = settings.training.cuda_graphs and alone and whole
         self.optimizer = build_optimizer(self.network, settings.training, self.uses_graphs)
         self.average: AveragedModel | None = None
         if settings.training.ema:
@@ -259,8 +260,8 @@ class Trainer:
             mine = mine if len(mine) else chosen[:1]
             batch = self.corpus.batch(mine, *(BUCKETS if self.graphed else ()))
             keys = mix_keys(mine, training.seed, epoch)
-            if self.hiding is not None:
-                batch.subwords = self.hiding.apply(batch.subwords, keys)
+            if self.masking is not None:
+                batch.subwords = self.masking.apply(batch.subwords, keys)
             inputs = self.objective.inputs(batch, keys)
             prepared.append(MicroBatch(batch, inputs, weight, denominator))
         return prepared
