@@ -141,8 +141,8 @@ def _stages(record: dict[str, Any], console: Console) -> None:
 def _training(record: dict[str, Any], console: Console) -> None:
     runs = record["training"]
     table = Table("", title="Training", title_justify="left")
-    for one in runs:
-        table.add_column(f"{one['draws']} noise draw" + "s" * (one["draws"] > 1), justify="right")
+    for _ in runs:
+        table.add_column("", justify="right")
     speeds = [one["sentences_per_second"] for one in runs]
     table.add_row("sentences/s", *(f"{s['median']:,.1f}" for s in speeds), style="bold")
     table.add_row("  spread", *(f"{s['low']:,.1f}-{s['high']:,.1f}" for s in speeds))
@@ -165,7 +165,7 @@ def _memory(record: dict[str, Any], console: Console) -> None:
     table.add_column("tensors on the GPU", justify="right")
     rows = {"inference": record["memory"]}
     for one in record["training"]:
-        rows[f"training, noise draws: {one['draws']}"] = one["peak_memory"]
+        rows["training"] = one["peak_memory"]
     for name, peak in rows.items():
         gpu = peak["gpu_mb"]
         table.add_row(

@@ -54,7 +54,7 @@ class Request:
     axes: Axes
     repeats: int
     seconds: float
-    draws: tuple[int, ...]  # noise draws to train with; none: no training
+    train: bool  # also measure training
     checked: int  # sentences on which the fast path is compared with the plain one
     scaling: bool
 
@@ -91,14 +91,10 @@ def run(request: Request, tell: ProgressCallback, save: Save) -> dict[str, Any]:
         save(record)
         _free()
         record["training"] = []
-        if request.draws and (encoder := _encoder_folder(subjects, scratch)):
-            for draws in request.draws:
-                folder = scratch / f"draws-{draws}"
-                job = training.Job(request.settings, encoder, sentences, folder, draws)
-                found = training.measure(job, request.repeats, request.seconds, tell)
-                record["training"].append(found)
-                save(record)
-                _free()
+        if request.train and (encoder := _encoder_folder(subjects, scratch)):
+            job = training.Job(request.settings, encoder, sentences, scratch / "training")
+            record["training"] = [training.measure(job, request.repeats, request.seconds, tell)]
+            _free()
         save(record)
     return record
 

@@ -59,7 +59,6 @@ def speed(
         bool, typer.Option("--scaling", help="Also show how cost grows over 100 times the data.")
     ] = False,
     train: Annotated[bool, typer.Option(help="Also measure training.")] = True,
-    draws: Annotated[str, typer.Option(help="Noise draws to train with.")] = "1,3",
     quick: Annotated[
         bool, typer.Option("--quick", help="Under a minute for a small model: fewer, shorter.")
     ] = False,
@@ -74,7 +73,7 @@ def speed(
     From a base (γ = 1, K = 60, batches of 32, or 512 on a GPU) one thing is changed at a time. All
     measurements take turns, so that whatever slows the machine down slows all of them; figures are
     medians. A shape has random weights: its speed is real, its entities are not. The JSON file is
-    written after inference, agreement and each training, so a run that is stopped leaves what it
+    written after inference, agreement and training, so a run that is stopped leaves what it
     had.
 
     Examples:
@@ -105,7 +104,7 @@ def speed(
     if batch_sizes is None:
         batch_sizes = "32,128,256,512" if on_gpu else "1,8,32,128"
     if quick:
-        steps, spans, batch_sizes, draws = "1,5", "auto,60", "", "1"
+        steps, spans, batch_sizes = "1,5", "auto,60", ""
         repeats, seconds = 2, min(seconds, 0.5)
     request = Request(
         data=data,
@@ -126,7 +125,7 @@ def speed(
         ),
         repeats=repeats,
         seconds=seconds,
-        draws=tuple(_numbers("--draws", draws)) if train else (),
+        train=train,
         checked=40 if quick else 200,
         scaling=scaling,
     )

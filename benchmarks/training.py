@@ -189,7 +189,6 @@ class Job:
     encoder: Path
     sentences: Sequence[Sentence]
     folder: Path  # for the run
-    draws: int
 
     def prepare(self) -> Settings:
         """Settings of a run whose epochs have EPOCH updates; sentences may repeat for that."""
@@ -203,7 +202,6 @@ class Job:
             "output": str(self.folder / "run"),
             "epochs": 1_000_000,
             "frozen_epochs": 0,
-            "draws": self.draws,
             "evaluate_every": 1_000_000,
         }
         return Settings.from_dict(values)
@@ -211,14 +209,13 @@ class Job:
 
 def measure(job: Job, repeats: int, seconds: float, tell: ProgressCallback) -> dict[str, Any]:
     """Sentences per second and the stages of an update, from the trainer as it is."""
-    what = f"training, {job.draws} draw" + "s" * (job.draws > 1)
+    what = "training"
     tell(what, 0, repeats)
     trainer = Watched(job.prepare(), repeats, seconds, lambda done, total: tell(what, done, total))
     memory = PeakMemory(str(trainer.device))
     trainer.run_until_enough()
     assert trainer.clock is not None
     return {
-        "draws": job.draws,
         "batch_size": job.settings.training.batch_size,
         "device": str(trainer.device),
         "precision": trainer.accelerator.mixed_precision.replace("no", "float32"),

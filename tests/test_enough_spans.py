@@ -11,7 +11,7 @@ from diffusionner.inference.gpu.span_budget import SpanBudget
 from models import assert_same, lively_model
 
 WORDS = [s.words for s in formats.read(EXCERPT)]
-INITIALIZER = "decoder.initializer=types"
+INITIALIZER = ("decoder.initializer=types",)
 OPTIONS = {"start": "candidates", "spans": "auto", "batch_size": 8}
 
 

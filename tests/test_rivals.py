@@ -114,7 +114,7 @@ def test_commands(learned, few, cli, tmp_path):
     assert result.status == 0, result.err
     assert DiffusionNER.from_pretrained(calibrated, "cpu").calibration is not None
     result = cli("evaluate", "--model", folder, "--data", corpus, "--steps", "5")
-    assert result.status == 2 and "steps=5 is a matter of denoising" in result.err
+    assert result.status == 2 and "steps=5 applies to denoising only" in result.err
 
 
 @pytest.mark.parametrize("learned", ["crf", "autoregressive"], indirect=True)
@@ -163,5 +163,5 @@ def test_what_only_denoising_has(ner, few, tmp_path):
         lambda: ner("Some text.", spans=60),
         lambda: export(ner, tmp_path / "onnx", few),
     ):
-        with pytest.raises(SettingsError, match=f"denoising.*method is {ner.settings.method}"):
+        with pytest.raises(SettingsError, match=f"denoising only.* is {ner.settings.method};"):
             ask()
