@@ -87,11 +87,11 @@ def test_stats(data, corpus, tmp_path):
     result = data("stats", corpus, other, "--json", report)
     assert (result.status, result.err) == (0, "")
     assert result.row("sentences") == ["2", "1"]
-    assert result.row("with nested entities") == ["1", "0"]
+    assert result.row("sentences with nested entities") == ["1", "0"]
     assert result.row("nested entities") == ["2", "0"]
     assert result.row("nesting ratio (%)") == ["66.67", "0.00"]
     assert result.row("average sentence length") == ["3.00", "2.00"]
-    assert result.row("average number of entities") == ["1.50", "1.00"]
+    assert result.row("average entities") == ["1.50", "1.00"]
     assert result.row("[PER]") == ["1 (33.3%)", "0 ( 0.0%)"]
     found = fingerprint(formats.read(corpus))
     assert f"{corpus}: {found}" in result.out
@@ -103,7 +103,7 @@ def test_stats(data, corpus, tmp_path):
 def test_stats_of_irregular_annotations(data, tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "abc def", "entities": [{"start": 1, "end": 3, "label": "X"}]}\n')
-    assert data("stats", path).row("discontinuous or misaligned") == ["1"]
+    assert data("stats", path).row("irregular") == ["1"]
 
 
 def test_stats_plot(data, refused, corpus, tmp_path):

@@ -109,6 +109,8 @@ def test_statistics_by_hand():
         "nesting_ratio": 62.5,
         "maximum_entities": 4,
         "average_entities": 2.0,
+        "longest_sentence": 5,
+        "longest_entity": 3,
         "irregular": 1,
         "labels": {"X": 4, "DNA": 2, "Y": 1, "Z": 1, "protein": 1},
         "sentence_lengths": {"1": 1, "2": 1, "4": 1, "5": 1},

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
-from diffusionner.corpus import Span
+from diffusionner.corpus import Sentence, Span
 from diffusionner.evaluation import significance
-from diffusionner.evaluation.scorer import score
-from diffusionner.evaluation.significance import difference, differences, interval, intervals
+from diffusionner.evaluation.result import Evaluation
+from diffusionner.evaluation.scorer import score_sentences
+from diffusionner.evaluation.significance import difference, interval
 
 
 def system(gold: np.ndarray, rate: float, generator: np.random.Generator) -> np.ndarray:
@@ -130,19 +131,18 @@ def test_p_by_hand():
     assert difference(np.array([[1, 1, 1]]), np.array([[0, 0, 1]]), 50, seed=0).p == 1.0
 
 
-def test_reports_have_intervals_for_all_measures():
-    gold = [[Span(0, 2, "A")], [Span(1, 2, "B")]] * 20
+def test_evaluations_have_intervals_for_all_measures():
+    gold = [Sentence(["w"] * 3, [span]) for span in (Span(0, 2, "A"), Span(1, 2, "B"))] * 20
     predicted = [[Span(0, 2, "A")], [Span(1, 3, "B")]] * 20
-    report = score(gold, predicted)
-    found = intervals(report.sentence_counts, 200, 0)
-    assert found.measures.keys() == {"micro", "overlap", "boundaries"}
-    assert found.measures["overlap"].f1 == (1.0, 1.0)
-    low, high = found.measures["micro"].f1
+    report = score_sentences(gold, predicted)
+    found = Evaluation.from_report(report, ("gold", "predicted"), resamples=200)
+    assert found.intervals.measures.keys() == {"micro", "overlap", "boundaries"}
+    assert found.intervals.measures["overlap"].f1 == (1.0, 1.0)
+    low, high = found.intervals.measures["micro"].f1
     assert 0.2 < low < report.micro.f1 < high < 0.8
-    assert found.per_type["A"].f1 == (1.0, 1.0)
-    assert found.per_type["B"].f1 == (0.0, 0.0)
-    perfect = score(gold, gold)
-    between = differences(perfect.sentence_counts, report.sentence_counts, 200, 0)
-    assert {name: each.f1 for name, each in between.items()} == {
-        "micro": 0.5, "overlap": 0.0, "boundaries": 0.5,
+    assert found.intervals.per_type["A"].f1 == (1.0, 1.0)
+    assert found.intervals.per_type["B"].f1 == (0.0, 0.0)
+    other = found.compare_with(gold, "perfect").other
+    assert {name: each.f1 for name, each in other.differences.items()} == {
+        "micro": -0.5, "overlap": 0.0, "boundaries": -0.5,
     }  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,10 @@ class Corpus:
             sentences = formats.read(self.path)
         if self.last is not None:
             sentences = sentences[-self.last :]
-        return sentences if self.labels is None else [_mapped(s, self.labels) for s in sentences]
+        if self.labels is None:
+            return sentences
+        types = tuple(sorted(set(self.labels.values())))
+        return [merging.relabel(sentence, self.labels, types) for sentence in sentences]
 
 
 @dataclass(frozen=True)
@@ -102,16 +105,4 @@ def _corpus(name: str, given: Any, place: str, here: Path, folder: Path) -> Corp
         folder,
         None if labels is None else {str(old): str(new) for old, new in labels.items()},
         last,
-    )
-
-
-def _mapped(sentence: Sentence, labels: dict[str, str]) -> Sentence:
-    """With the model's labels; those that nothing becomes were not looked for."""
-    entities = [e for e in sentence.entities if e.label in labels]
-    irregular = [e for e in sentence.irregular if e.label in labels]
-    return replace(
-        sentence,
-        entities=[e._replace(label=labels[e.label]) for e in entities],
-        irregular=[e._replace(label=labels[e.label]) for e in irregular],
-        types=tuple(sorted(set(labels.values()))),
     )

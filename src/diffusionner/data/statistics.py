@@ -11,6 +11,19 @@ from diffusionner.corpus import Sentence
 from diffusionner.data.fingerprint import Fingerprint, fingerprint
 from diffusionner.data.overlaps import nested_entities, nesting_depths
 
+# Attributes of Statistics: the rows of the paper's table, and further ones.
+PAPER_COUNTS = (
+    "sentences",
+    "sentences_with_nested_entities",
+    "entities",
+    "nested_entities",
+    "nesting_ratio",
+    "average_sentence_length",
+    "maximum_entities",
+    "average_entities",
+)
+MORE_COUNTS = ("documents", "words", "longest_sentence", "longest_entity", "irregular")
+
 
 @dataclass
 class Statistics:
@@ -27,11 +40,11 @@ class Statistics:
     """
 
     sentences: int = 0
-    nested_sentences: int = 0
+    sentences_with_nested_entities: int = 0
     words: int = 0
     entities: int = 0
     nested_entities: int = 0
-    max_entities: int = 0  # per sentence
+    maximum_entities: int = 0  # per sentence
     irregular: int = 0
     labels: Counter[str] = field(default_factory=Counter)
     sentence_lengths: Counter[int] = field(default_factory=Counter)
@@ -45,11 +58,11 @@ class Statistics:
         if sentence.doc is not None:
             self._documents.add(hash(sentence.doc))
         self.sentences += 1
-        self.nested_sentences += bool(nested)
+        self.sentences_with_nested_entities += bool(nested)
         self.words += len(sentence.words)
         self.entities += len(entities)
         self.nested_entities += len(nested)
-        self.max_entities = max(self.max_entities, len(entities))
+        self.maximum_entities = max(self.maximum_entities, len(entities))
         self.irregular += len(sentence.irregular)
         self.labels.update(span.label for span in entities)
         self.labels.update(annotation.label for annotation in sentence.irregular)
@@ -70,15 +83,15 @@ class Statistics:
         return 100 * self.nested_entities / self.entities if self.entities else 0.0
 
     @property
-    def average_length(self) -> float:
+    def average_sentence_length(self) -> float:
         return self.words / self.sentences if self.sentences else 0.0
 
     @property
-    def max_length(self) -> int:
+    def longest_sentence(self) -> int:
         return max(self.sentence_lengths, default=0)
 
     @property
-    def max_entity_length(self) -> int:
+    def longest_entity(self) -> int:
         return max(self.entity_lengths, default=0)
 
     @property
@@ -86,22 +99,11 @@ class Statistics:
         return self.entities / self.sentences if self.sentences else 0.0
 
     def to_dict(self) -> dict[str, Any]:
+        sizes = ("sentence_lengths", "entity_lengths", "nesting_depths")
         return {
-            "documents": self.documents,
-            "sentences": self.sentences,
-            "sentences_with_nested_entities": self.nested_sentences,
-            "words": self.words,
-            "average_sentence_length": round(self.average_length, 6),
-            "entities": self.entities,
-            "nested_entities": self.nested_entities,
-            "nesting_ratio": round(self.nesting_ratio, 6),
-            "maximum_entities": self.max_entities,
-            "average_entities": round(self.average_entities, 6),
-            "irregular": self.irregular,
+            **{name: round(getattr(self, name), 6) for name in (*PAPER_COUNTS, *MORE_COUNTS)},
             "labels": {label: self.labels[label] for label in most_frequent(self.labels)},
-            "sentence_lengths": _by_size(self.sentence_lengths),
-            "entity_lengths": _by_size(self.entity_lengths),
-            "nesting_depths": _by_size(self.nesting_depths),
+            **{name: _by_size(getattr(self, name)) for name in sizes},
         }
 
 

@@ -21,7 +21,7 @@ from diffusionner.evaluation.counts import (
 )
 from diffusionner.evaluation.matching import Outcome
 from diffusionner.evaluation.mentions import Mention
-from diffusionner.evaluation.significance import Difference, Intervals
+from diffusionner.evaluation.significance import Intervals
 from diffusionner.inference.calibration import expected_calibration_error
 
 _METRIC_NAMES = ("precision", "recall", "F1")
@@ -123,7 +123,7 @@ class Report:
             between = []
             if intervals is not None:
                 found = intervals.per_type.get(label) if label else intervals.measures.get(key)
-                between = ["" if found is None else _percent_range(found.f1)]
+                between = ["" if found is None else percent_range(found.f1)]
             support = str(row.gold) if isinstance(row, Counts) else ""
             return [name, *_percentages(row), *between, support]
 
@@ -142,6 +142,11 @@ class Report:
         middle = [] if intervals is None else ["95% CI of F1"]
         headings = ["", *_METRIC_NAMES, *middle, "support"]
         return ScoreTable(title, headings, [rows, types])
+
+    def details(self) -> list[ScoreTable]:
+        """Return all tables except the summary, the widest last."""
+        make = (_error_table, _slice_table, _overlap_table, _confusion_table)
+        return [table(self) for table in make]
 
     def to_dict(self) -> dict[str, Any]:
         """Return all scores as plain values for JSON; what does not occur is left out."""
@@ -174,7 +179,7 @@ class Report:
         return bool(self.irregular.gold or self.irregular.predicted)
 
 
-def error_table(report: Report) -> ScoreTable:
+def _error_table(report: Report) -> ScoreTable:
     def share(count: int, total: int) -> str:
         return f"{100 * count / total:.2f}%" if total else ""
 
@@ -189,7 +194,7 @@ def error_table(report: Report) -> ScoreTable:
     return ScoreTable("Errors", headings, [rows], note)
 
 
-def slice_table(report: Report) -> ScoreTable:
+def _slice_table(report: Report) -> ScoreTable:
     slices = {
         "depth": report.by_depth,
         "words": report.by_length,
@@ -207,13 +212,13 @@ def slice_table(report: Report) -> ScoreTable:
     return ScoreTable("Strict scores by depth and length", headings, sections, note)
 
 
-def overlap_table(report: Report) -> ScoreTable:
+def _overlap_table(report: Report) -> ScoreTable:
     types = report.overlap_per_type
     rows = [[label, *_percentages(row), str(row.gold)] for label, row in types.items()]
     return ScoreTable("Overlap by type", ["", *_METRIC_NAMES, "support"], [rows])
 
 
-def confusion_table(report: Report) -> ScoreTable:
+def _confusion_table(report: Report) -> ScoreTable:
     labels: list[str | None] = [*report.per_type, None]
     rows = [
         [label or "none", *(str(report.confusion.get((label, other), "·")) for other in labels)]
@@ -225,21 +230,6 @@ def confusion_table(report: Report) -> ScoreTable:
     return ScoreTable(title, headings, [rows[:-1], rows[-1:]], note)
 
 
-def comparison_table(
-    report: Report, other: Report, name: str, differences: Mapping[str, Difference]
-) -> ScoreTable:
-    names = {"micro": "strict", "boundaries": "boundaries only"}
-    rows = []
-    for measure, difference in differences.items():
-        first, second = (100 * getattr(each, measure).f1 for each in (report, other))
-        numbers = f"{first:.2f}", f"{second:.2f}", f"{100 * difference.f1:+.2f}"
-        interval = _percent_range(difference.interval)
-        rows.append([names.get(measure, measure), *numbers, interval, f"{difference.p:.4f}"])
-    headings = ["F1", "this", "other", "difference", "95% CI", "p"]
-    note = f"other: {name}; p: two-sided, approximate randomization over sentences"
-    return ScoreTable("Comparison with the other prediction", headings, [rows], note)
-
-
 def _rows_to_dict(rows: Mapping[str, Row]) -> dict[str, dict[str, Any]]:
     return {name: row_to_dict(row) for name, row in rows.items()}
 
@@ -248,5 +238,5 @@ def _percentages(row: Row) -> list[str]:
     return [f"{100 * getattr(row, name):.2f}" for name in METRICS]
 
 
-def _percent_range(ends: tuple[float, float]) -> str:
+def percent_range(ends: tuple[float, float]) -> str:
     return f"{100 * ends[0]:.2f} to {100 * ends[1]:.2f}"

@@ -9,22 +9,15 @@ from typing import Any
 from diffusionner.corpus import Sentence
 from diffusionner.data.fingerprint import Fingerprint, fingerprint
 from diffusionner.evaluation.alignment import align
-from diffusionner.evaluation.report import (
-    Report,
-    ScoreTable,
-    comparison_table,
-    confusion_table,
-    error_table,
-    overlap_table,
-    slice_table,
-)
+from diffusionner.evaluation.report import Report, ScoreTable, percent_range
 from diffusionner.evaluation.scorer import score_pairs
 from diffusionner.evaluation.significance import (
     LEVEL,
+    MEASURES,
     Difference,
     Intervals,
-    differences,
-    intervals,
+    difference,
+    interval,
 )
 
 
@@ -35,6 +28,18 @@ class OtherPrediction:
     name: str
     report: Report
     differences: dict[str, Difference]  # in F1: the first prediction minus this one
+
+    def table(self, first: Report) -> ScoreTable:
+        names = {"micro": "strict", "boundaries": "boundaries only"}
+        rows = []
+        for measure, found in self.differences.items():
+            ours, theirs = (100 * getattr(each, measure).f1 for each in (first, self.report))
+            numbers = f"{ours:.2f}", f"{theirs:.2f}", f"{100 * found.f1:+.2f}"
+            row = [names.get(measure, measure), *numbers, percent_range(found.interval)]
+            rows.append([*row, f"{found.p:.4f}"])
+        headings = ["F1", "this", "other", "difference", "95% CI", "p"]
+        note = f"other: {self.name}; p: two-sided, approximate randomization over sentences"
+        return ScoreTable("Comparison with the other prediction", headings, [rows], note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,28 +66,31 @@ class Evaluation:
         by_characters: bool = False,
     ) -> Evaluation:
         """Compute the intervals of a report; names: of the gold corpus and of the prediction."""
+        counts = report.sentence_counts
+        ranges = Intervals(
+            {name: interval(counts.measures[name], resamples, seed) for name in MEASURES},
+            {label: interval(rows, resamples, seed) for label, rows in counts.per_type.items()},
+        )
         data = fingerprint(_gold_sentences(report))
-        ranges = intervals(report.sentence_counts, resamples, seed)
         return cls(report, *names, data, ranges, resamples, seed, by_characters)
 
     def compare_with(self, other: Sequence[Sentence], name: str) -> Evaluation:
         """Add a comparison with a second prediction for the same gold sentences."""
         pairs, _ = align(_gold_sentences(self.report), other, (self.gold_name, name))
         report = score_pairs(pairs)
-        found = differences(
-            self.report.sentence_counts, report.sentence_counts, self.resamples, self.seed
-        )
-        return replace(self, other=OtherPrediction(name, report, found))
+        ours, theirs = self.report.sentence_counts.measures, report.sentence_counts.measures
+        differences = {
+            measure: difference(ours[measure], theirs[measure], self.resamples, self.seed)
+            for measure in MEASURES
+        }
+        return replace(self, other=OtherPrediction(name, report, differences))
 
     @property
     def tables(self) -> list[ScoreTable]:
         """All tables, the widest last."""
-        report, other = self.report, self.other
-        result = [report.summary(self.intervals, "Scores")]
-        if other is not None:
-            result.append(comparison_table(report, other.report, other.name, other.differences))
-        make = (error_table, slice_table, overlap_table, confusion_table)
-        return [*result, *(table(report) for table in make)]
+        comparison = [] if self.other is None else [self.other.table(self.report)]
+        summary = self.report.summary(self.intervals, "Scores")
+        return [summary, *comparison, *self.report.details()]
 
     @property
     def caption(self) -> str:

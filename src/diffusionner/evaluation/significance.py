@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from diffusionner.evaluation.counts import METRICS, IntArray, SentenceCounts
+from diffusionner.evaluation.counts import METRICS, IntArray
 
 LEVEL = 0.95
 MEASURES = ("micro", "overlap", "boundaries")
@@ -47,22 +47,6 @@ class Difference:
     f1: float
     interval: Range
     p: float
-
-
-def intervals(counts: SentenceCounts, resamples: int, seed: int) -> Intervals:
-    return Intervals(
-        {name: interval(counts.measures[name], resamples, seed) for name in MEASURES},
-        {label: interval(rows, resamples, seed) for label, rows in counts.per_type.items()},
-    )
-
-
-def differences(
-    first: SentenceCounts, second: SentenceCounts, resamples: int, seed: int
-) -> dict[str, Difference]:
-    return {
-        name: difference(first.measures[name], second.measures[name], resamples, seed)
-        for name in MEASURES
-    }
 
 
 def interval(rows: IntArray, resamples: int, seed: int) -> Interval:

@@ -62,5 +62,4 @@ def convert(
         lines.append(f"{done.format} stores only words, not the white space between them")
     if done.lost_docs:
         lines.append(f"{done.format} does not store document names")
-    for line in lines:
-        say(Console(), line)
+    say(Console(), "\n".join(lines))

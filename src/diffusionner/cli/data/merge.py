@@ -34,35 +34,23 @@ def merge(
         - {file: news.conll, labels: {PER: person, ORG: organisation, MISC: other}}
         - {file: tweets.jsonl, labels: {person: person, group: organisation}}
     """
-    from collections import Counter
-    from collections.abc import Iterator
-
     from rich.console import Console
 
-    from diffusionner import formats
-    from diffusionner.corpus import Sentence
     from diffusionner.data import merging
+    from diffusionner.data.conversion import convert
 
     sources = merging.read_recipe(recipe, data)
     refuse_overwrite(target, recipe, *(source.file for source in sources))
     dropped: dict[Path, set[str]] = {}
-    totals: Counter[str] = Counter()
-
-    def merged() -> Iterator[Sentence]:
-        for sentence in counted(merging.merge(sources, dropped)):
-            partial = sentence.types is not None
-            totals.update(sentences=1, entities=len(sentence.entities), partial=partial)
-            yield sentence
-
     with shared.counting(f"merging {len(sources)} corpora") as counted:
-        formats.write(target, merged(), "jsonl")
-    console = Console()
-    say(
-        console,
-        f"{target}: {totals['sentences']} sentences from {len(sources)} corpora, "
-        f"{totals['entities']} entities; {totals['partial']} sentences are annotated for only some "
-        "of the labels",
-    )
-    for file, labels in dropped.items():
-        if labels:
-            say(console, f"{file}: dropped {', '.join(sorted(labels))}")
+        done = convert(counted(merging.merge(sources, dropped)), target, "jsonl")
+    labels = [set(source.labels.values()) for source in sources]
+    partial = sum(each != set().union(*labels) for each in labels)
+    lines = [
+        f"{target}: {done.sentences} sentences from {len(sources)} corpora, {done.entities} "
+        f"entities; {partial} of the corpora annotate only some of the labels"
+    ]
+    for file, unmapped in dropped.items():
+        if unmapped:
+            lines.append(f"{file}: dropped {', '.join(sorted(unmapped))}")
+    say(Console(), "\n".join(lines))

@@ -16,27 +16,6 @@ if TYPE_CHECKING:
 
     from diffusionner.data.statistics import Statistics
 
-# Heading → attribute of Statistics.
-_ROWS = (
-    {
-        "sentences": "sentences",
-        "  with nested entities": "nested_sentences",
-        "entities": "entities",
-        "  nested entities": "nested_entities",
-        "  nesting ratio (%)": "nesting_ratio",
-        "average sentence length": "average_length",
-        "maximum number of entities": "max_entities",
-        "average number of entities": "average_entities",
-    },
-    {
-        "documents": "documents",
-        "words": "words",
-        "longest sentence": "max_length",
-        "longest entity": "max_entity_length",
-        "discontinuous or misaligned": "irregular",
-    },
-)
-
 
 def stats(
     files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Corpora.")],
@@ -93,16 +72,15 @@ def _table(corpora: Mapping[str, Statistics]) -> Table:
 
     from rich.text import Text
 
-    from diffusionner.data.statistics import most_frequent
+    from diffusionner.data.statistics import MORE_COUNTS, PAPER_COUNTS, most_frequent
 
     table = shared.column_table("", corpora)
     columns = corpora.values()
-    for section in _ROWS:
-        for heading, name in section.items():
+    for section in (PAPER_COUNTS, MORE_COUNTS):
+        for name in section:
             values = [getattr(each, name) for each in columns]
-            if name != "irregular" or any(values):
-                cells = (f"{v:.2f}" if isinstance(v, float) else str(v) for v in values)
-                table.add_row(heading, *cells)
+            cells = (f"{v:.2f}" if isinstance(v, float) else str(v) for v in values)
+            table.add_row(name.replace("_", " ").replace("ratio", "ratio (%)"), *cells)
         table.add_section()
     for label in most_frequent(sum((each.labels for each in columns), Counter())):
         counts = [(each.labels[label], each.labels.total()) for each in columns]
