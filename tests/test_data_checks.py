@@ -83,7 +83,7 @@ def test_a_clean_corpus(make):
     assert (file.ceiling.gold, file.ceiling.reachable, file.ceiling.f1) == (2, 2, 1.0)
 
 
-def test_unreadable_records_and_what_stands_between(make):
+def test_unreadable_records_between_readable_ones(make):
     path = make(
         "a.jsonl",
         line("Rome fell", (0, 1, "LOC")),
@@ -410,7 +410,7 @@ def test_owning_is_as_in_decoding(tokenizer):
         assert any(w.contains(Span(start, end, "A")) for w in windows) == bool(given_out)
 
 
-def test_fingerprint_is_of_what_was_looked_for(make):
+def test_fingerprint_depends_on_annotated_types(make):
     one, other = Sentence(["a"]), Sentence(["a"], types=("X",))
     assert fingerprint([one]) != fingerprint([other])
     assert fingerprint([other]) == fingerprint([Sentence(["a"], types=("X",))])

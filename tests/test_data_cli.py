@@ -167,7 +167,7 @@ def test_convert_onto_itself_is_refused(refused, corpus, tmp_path):
 
 
 def test_reading_and_writing_one_file_loses_nothing(corpus):
-    """What the refusal is not for: the library streams a file onto itself."""
+    """Only the command refuses it; the library can stream a file onto itself."""
     lines = [NESTED, FLAT] * 3_000  # more than any buffer holds
     corpus.write_text("\n".join(lines) + "\n")
     before = fingerprint(formats.iterate(corpus))

@@ -1,4 +1,4 @@
-"""Corpora with different labels as one, and what training makes of labels nobody looked for."""
+"""Merging of corpora with different labels, and training with partially annotated types."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_types_are_written_and_read(tmp_path, cli):
         formats.read(tmp_path / "bad.jsonl")
 
 
-def test_what_was_not_looked_for_is_not_counted():
+def test_predictions_of_unannotated_types_do_not_count():
     sentence = Sentence(["Ada", "of", "Rome"], [Span(0, 1, "person")], types=("person",))
     found = [Span(0, 1, "person"), Span(2, 3, "place")]
     assert score_sentences([sentence], [found]).micro.f1 == 1.0
@@ -124,7 +124,7 @@ def test_the_initializer_spares_what_may_be_an_unmarked_entity():
 
 
 def test_a_label_that_a_corpus_lacks_is_refused(tmp_path, refused):
-    """A slip of the pen would drop all of its entities."""
+    """A typo would silently drop all of its entities."""
     path = recipe(tmp_path, "sources: [{file: news.jsonl, labels: {PERS: person}}]")
     err = refused("data", "merge", path, tmp_path / "all.jsonl")
     assert f"{tmp_path / 'news.jsonl'} has no label 'PERS'" in err
@@ -136,20 +136,20 @@ def test_a_label_that_a_corpus_lacks_is_refused(tmp_path, refused):
 
 
 @pytest.mark.parametrize("part", ["first: 1", "after: 2", "first: 0"])
-def test_a_label_may_be_in_what_is_not_taken(tmp_path, part):
+def test_a_label_may_occur_only_in_skipped_sentences(tmp_path, part):
     spans = [[], [Span(0, 1, "A")], []]
     formats.write(tmp_path / "long.jsonl", [Sentence(["w"], entities) for entities in spans])
     path = recipe(tmp_path, f"sources: [{{file: long.jsonl, labels: {{A: B}}, {part}}}]")
     assert all(not sentence.entities for sentence in merge(read_recipe(path)))
 
 
-def test_a_label_that_was_looked_for_need_not_be_found(tmp_path):
+def test_an_annotated_type_need_not_occur(tmp_path):
     formats.write(tmp_path / "a.jsonl", [Sentence(["w"], [Span(0, 1, "A")], types=("A", "rare"))])
     path = recipe(tmp_path, "sources: [{file: a.jsonl, labels: {A: A, rare: R}}]")
     assert [s.entities for s in merge(read_recipe(path))] == [[Span(0, 1, "A")]]
 
 
-def test_what_is_left_out_is_said(tmp_path, cli):
+def test_dropped_labels_are_reported(tmp_path, cli):
     text = WHOLE.replace(", MISC: other", "")
     result = cli("data", "merge", recipe(tmp_path, text), tmp_path / "all.jsonl")
     assert result.status == 0, result.err

@@ -1,4 +1,4 @@
-"""Bringing two files together: the same words, the same texts, or one clear message."""
+"""Alignment of two files: by words, by texts, or a clear message."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def test_the_same_words():
 
 
 @pytest.mark.parametrize("words", ["rules", "spaces"])
-def test_what_nobody_looked_for_does_not_count(words):
-    """As `evaluate` has it: it may be there all the same."""
+def test_predictions_of_unannotated_types_do_not_count(words):
+    """As in `evaluate`: the entity may exist although it is not annotated."""
     text = "Ada went to Rome."
     (gold,) = document(text, (0, 3, "PER"))
     found = document(text, (0, 3, "PER"), (12, 16, "LOC"), words=words)

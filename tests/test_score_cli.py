@@ -1,4 +1,4 @@
-"""`diffusionner score`, and what `evaluate` has of it."""
+"""`diffusionner score`, and the output that `evaluate` shares with it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(monkeypatch) -> Callable[..., Result]:
 
 
 def shifted(sentences: list[Sentence], every: int) -> list[list[Span]]:
-    """Predictions in which every so many-th entity is one word too short or missing."""
+    """Predictions in which every n-th entity is one word too short or missing."""
     number = 0
     result = []
     for sentence in sentences:

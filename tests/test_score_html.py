@@ -1,4 +1,4 @@
-"""The page: nothing in a corpus becomes code, and everything is there to be seen."""
+"""The HTML page: no text of a corpus becomes code, and every entity is shown."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_crossing_entities_stand_in_lanes_of_their_own():
     assert [under[::-1] for _, _, under in drawn] == expected
 
 
-def test_irregular_annotations_are_drawn_and_spelt_out():
+def test_irregular_annotations_are_drawn_and_listed():
     words = "left and right lung cancers".split()
     parts, cut = Irregular(((0, 4), (15, 27)), "D"), Irregular(((16, 19),), "X")
     html = render(evaluate([Sentence(words, irregular=[parts, cut])], [Sentence(words)]), 1)
@@ -169,7 +169,7 @@ def test_sentences_with_errors_come_first(most, shown, said):
     assert any(said in text for text in page.texts["p"])
 
 
-def test_kinds_are_told_apart_without_colour():
+def test_outcomes_are_distinguishable_without_colour():
     """Each has a mark of its own, in the legend, in the filter and on the entities."""
     words = ["w"] * 14
     gold = [Span(0, 1, "A"), Span(2, 3, "A"), Span(4, 6, "A"), Span(7, 9, "A"), Span(10, 11, "A")]

@@ -88,12 +88,12 @@ def merge(
         annotated = set(labels.values())
         types = None if annotated == all_labels else tuple(sorted(annotated))
         for sentence in _selected(source, {} if dropped is None else dropped):
-            relabeled = relabel(sentence, labels, types)
-            entities = relabeled.entities
+            relabelled = relabel(sentence, labels, types)
+            entities = relabelled.entities
             if source.names:
                 entities = [name for span in entities for name in _name(span, sentence.words)]
             doc = None if sentence.doc is None else f"{number}/{sentence.doc}"
-            yield replace(relabeled, entities=sorted(set(entities)), doc=doc)
+            yield replace(relabelled, entities=sorted(set(entities)), doc=doc)
 
 
 def relabel(

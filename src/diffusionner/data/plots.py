@@ -1,4 +1,4 @@
-"""Plots of corpus statistics, one color per corpus."""
+"""Plots of corpus statistics, one colour per corpus."""
 
 from __future__ import annotations
 
