@@ -103,7 +103,7 @@ def test_files(tmp_path):
     drawn.to_svg(tmp_path / "a.svg")
     assert (tmp_path / "a.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     assert (tmp_path / "a.svg").read_text(encoding="utf-8").startswith("<svg")
-    with pytest.raises(WriteError, match="cannot write"):
+    with pytest.raises(WriteError, match="cannot be written"):
         drawn.to_html(tmp_path / "no" / "a.html")
 
 

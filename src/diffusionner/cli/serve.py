@@ -13,27 +13,27 @@ from diffusionner.storage.registry import DEFAULT
 
 def serve(
     model: options.Model = DEFAULT,
-    host: Annotated[str, typer.Option(help="Address; 0.0.0.0 lets others in.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535)] = 8000,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that have the model.")] = 1,
+    host: Annotated[str, typer.Option(help="Address; 0.0.0.0 for all networks.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 8000,
+    workers: Annotated[int, typer.Option(min=1, help="Model processes.")] = 1,
     api_key_file: Annotated[
-        Path | None, typer.Option(help="API keys, one a line; without it none is needed.")
+        Path | None, typer.Option(help="API keys, one per line.  [default: no key needed]")
     ] = None,
-    max_body: Annotated[int, typer.Option(min=1, help="Bytes of a request.")] = 4_000_000,
-    max_texts: Annotated[int, typer.Option(min=1, help="Texts of a request.")] = 1_000,
-    max_characters: Annotated[int, typer.Option(min=1, help="Characters of a text.")] = 100_000,
-    max_queue: Annotated[int, typer.Option(min=1, help="Requests that may wait.")] = 256,
+    max_body: Annotated[int, typer.Option(min=1, help="Bytes per request.")] = 4_000_000,
+    max_texts: Annotated[int, typer.Option(min=1, help="Texts per request.")] = 1_000,
+    max_characters: Annotated[int, typer.Option(min=1, help="Characters per text.")] = 100_000,
+    max_queue: Annotated[int, typer.Option(min=1, help="Queued requests.")] = 256,
     max_wait: Annotated[
-        float, typer.Option(min=0, help="Seconds of work that may come before a request's own.")
+        float, typer.Option(min=0, help="Seconds of work queued ahead of a request.")
     ] = 2.0,
-    timeout: Annotated[float, typer.Option(min=0.01, help="Seconds for an answer.")] = 60.0,
+    timeout: Annotated[float, typer.Option(min=0.01, help="Seconds per request.")] = 60.0,
     device: options.Device = None,
 ) -> None:
     """Serve a model over HTTP, with a web page at /.
 
-    `POST /v1/entities` with `{"texts": [...]}` answers with the entities of each text; the page at
-    `/` shows them, and how they were denoised. `/openapi.json` describes all. Nothing of what is
-    sent is logged. docs/service.md has the limits, the metrics and how to stop it.
+    `POST /v1/entities` with `{"texts": [...]}` returns the entities of each text; the page at `/`
+    draws them and animates the denoising. `/openapi.json` describes the API. Texts are never
+    logged. The documentation lists the limits and metrics, and explains the shutdown.
 
     Examples:
 

@@ -1,4 +1,4 @@
-"""The drawing as HTML: plain elements and a style sheet, all text escaped."""
+"""Draw entities as HTML: plain elements and a style sheet, all text escaped."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _PAGE = """<!doctype html>
 
 
 def fragment(results: Iterable[Entities]) -> str:
-    """A drawing of each result, with the style sheet, to put into any page."""
+    """Return drawings of the results with the style sheet, to embed in any page."""
     figures = "\n".join(map(figure, results))
     return f"<style>{style_sheet()}</style>\n{figures}"
 
 
 def page(results: Iterable[Entities]) -> str:
-    """A page of its own. Its policy lets nothing but this style sheet have any effect."""
+    """Return a standalone page; its security policy allows only this style sheet."""
     style = style_sheet()
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
@@ -53,7 +53,7 @@ def write(path: Path, content: str) -> None:
     try:
         path.write_text(content, encoding="utf-8", newline="\n", errors="replace")
     except OSError as error:
-        raise WriteError(f"cannot write {path}: {error.strerror}; check the folder") from error
+        raise WriteError(f"{path} cannot be written: {error.strerror}; check the folder") from error
 
 
 def style_sheet() -> str:
@@ -61,7 +61,7 @@ def style_sheet() -> str:
 
 
 def figure(result: Entities) -> str:
-    """One text over its lanes; a list of the entities for those who cannot see them."""
+    """Return the drawing of one text, with a list of its entities for screen readers."""
     text, entities = result.characters()
     hues = colours(entities, result.labels)
     listed = "".join(
@@ -83,15 +83,15 @@ def _count(number: int) -> str:
 def _drawn(text: str, entities: Sequence[Entity], hues: dict[str, int]) -> str:
     lanes = assign([(e.start, e.end) for e in entities])
     order = sorted(range(len(entities)), key=lambda i: entities[i].start)
-    waiting = iter(order)
-    coming = next(waiting, None)
-    open_: list[int] = []  # entities that the piece lies in
+    upcoming = iter(order)
+    coming = next(upcoming, None)
+    open_: list[int] = []  # entities that contain the piece
     parts = []
     for start, end in pieces(text, entities):
         open_ = [i for i in open_ if entities[i].end > start]
         while coming is not None and entities[coming].start <= start:
             open_.append(coming)
-            coming = next(waiting, None)
+            coming = next(upcoming, None)
         parts.append(_piece(text, start, end, {lanes[i]: entities[i] for i in open_}, hues))
     return "".join(parts)
 
@@ -100,7 +100,7 @@ def _piece(
     text: str, start: int, end: int, segments: dict[int, Entity], hues: dict[str, int]
 ) -> str:
     content = text[start:end]
-    lines = min(content.count("\n"), 2)  # more empty lines say no more
+    lines = min(content.count("\n"), 2)  # collapses empty lines
     body = escape(content.replace("\n", " ") if lines else content)
     bars = "".join(
         _segment(segments[lane], start, end, hues) if lane in segments else "<i></i>"
@@ -114,11 +114,11 @@ def _segment(entity: Entity, start: int, end: int, hues: dict[str, int]) -> str:
     text = ""
     if start == entity.start:
         classes.append("s")
-        said = caption(entity)
-        # Small type: a label that is not much longer than its entity lies over it.
-        fits = end < entity.end and len(said) * 0.8 <= entity.end - entity.start
+        label = caption(entity)
+        # Labels are small: one not much longer than its entity is placed over it.
+        fits = end < entity.end and len(label) * 0.8 <= entity.end - entity.start
         place = "over" if fits else "beside"
-        text = f'<em class="{place}">{escape(said)}</em>'
+        text = f'<em class="{place}">{escape(label)}</em>'
     if end == entity.end:
         classes.append("e")
     return f'<i class="{" ".join(classes)}" aria-hidden="true">{text}</i>'

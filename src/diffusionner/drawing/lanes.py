@@ -1,10 +1,12 @@
-"""Where things go: entities into lanes, text into pieces. The page's script does the same."""
+"""Layout: entities into lanes, text into lines and pieces. The page's lanes.js does the same."""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
+
+from rich.cells import cell_len
 
 from diffusionner.corpus import Entity
 
@@ -13,9 +15,9 @@ _WORD = re.compile(r"\S+\s*|\s+")
 
 
 def assign(spans: Sequence[tuple[int, int]], reaches: Sequence[int] | None = None) -> list[int]:
-    """The lane of each (start, end): shorter ones nearer to the text, in the first with room.
+    """Return the lane of each (start, end): shorter spans first, each in the first lane with room.
 
-    reaches: where each ends with its label, if that needs room beside it.
+    reaches: ends of the spans including their labels, if these need room too.
     """
     lanes: list[list[tuple[int, int]]] = []  # disjoint (start, reach) in order
     chosen = [0] * len(spans)
@@ -36,8 +38,31 @@ def _free(taken: list[tuple[int, int]], start: int, end: int) -> bool:
     return fits_before and (not after or taken[after - 1][1] <= start)
 
 
+def wrap(text: str, width: int) -> Iterator[tuple[int, int]]:
+    """Yield (start, end) of lines of at most `width` cells, broken at newlines and spaces."""
+    start = 0
+    while start < len(text):
+        end, used, space = start, 0, 0
+        while end < len(text) and text[end] != "\n" and used + cell_len(text[end]) <= width:
+            used += cell_len(text[end])
+            end += 1
+            if text[end - 1] == " ":
+                space = end
+        if end < len(text) and text[end] != "\n" and space > start:
+            end = space
+        end = max(end, start + 1)
+        yield start, end
+        start = end
+
+
+def cells(entity: Entity, text: str, start: int, end: int) -> tuple[int, int]:
+    """Return the (start, end) cells of an entity in the line text[start:end]."""
+    left = cell_len(text[start : max(entity.start, start)])
+    return left, left + cell_len(text[max(entity.start, start) : min(entity.end, end)])
+
+
 def pieces(text: str, entities: Sequence[Entity]) -> Iterator[tuple[int, int]]:
-    """(start, end) of words with the spaces after them, cut where an entity starts or ends."""
+    """Yield (start, end) of words with their trailing spaces, split at entity boundaries."""
     cuts = sorted({at for e in entities for at in (e.start, e.end)})
     following = iter([*cuts, len(text) + 1])
     cut = next(following)
@@ -53,11 +78,10 @@ def pieces(text: str, entities: Sequence[Entity]) -> Iterator[tuple[int, int]]:
 
 
 def colours(entities: Sequence[Entity], labels: Sequence[str]) -> dict[str, int]:
-    """The number of each label's colour; labels that the model does not have come after its own."""
+    """Return the colour number of each label; unknown labels follow those of the model."""
     known = [*labels, *sorted({e.label for e in entities} - set(labels))]
     return {label: number % COLOURS for number, label in enumerate(known)}
 
 
 def caption(entity: Entity) -> str:
-    """What stands in the lane."""
     return f"{entity.label} {entity.score:.2f}"

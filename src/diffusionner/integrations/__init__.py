@@ -1,1 +1,1 @@
-"""DiffusionNER in other people's pipelines: spaCy, Presidio and the Hugging Face hub."""
+"""Components for other libraries: spaCy and Presidio."""

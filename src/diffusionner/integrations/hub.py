@@ -1,8 +1,9 @@
-"""Models on the Hugging Face hub. Loading by name is `DiffusionNER.from_pretrained`."""
+"""Upload models to the Hugging Face hub; `DiffusionNER.from_pretrained` downloads them."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from diffusionner.errors import WriteError
-from diffusionner.integrations.model_files import copy_model
-from diffusionner.storage.config import CARD, ENCODER_FILE
+from diffusionner.storage.config import CARD, ENCODER_FILE, model_files
 
 if TYPE_CHECKING:
     from diffusionner.inference.pipeline import DiffusionNER
@@ -20,41 +20,41 @@ if TYPE_CHECKING:
 def push(
     ner: DiffusionNER, name: str, precision: str, private: bool, token: str | None, message: str
 ) -> str:
-    """Write a model's folder and upload it; the address of the commit."""
+    """Upload a model folder and return the URL of the commit."""
     from huggingface_hub import HfApi
 
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         if ner.folder is not None and (ner.folder / ENCODER_FILE).exists():
-            copy_model(ner.folder, folder)
+            for file in model_files(ner.folder):
+                shutil.copyfile(file, folder / file.name)
         else:
             ner.save_pretrained(folder, precision)
-        card = card_of(ner, name)
-        (folder / CARD).write_text(card, encoding="utf-8")
+        (folder / CARD).write_text(_card(ner, name), encoding="utf-8")
         try:
             api = HfApi(token=token)
             api.create_repo(name, private=private, exist_ok=True)
             commit = api.upload_folder(repo_id=name, folder_path=folder, commit_message=message)
-        except Exception as error:  # those of the HTTP library beneath it have no common class
+        except Exception as error:  # HTTP errors have no common base class
             reason = str(error).strip().partition("\n")[0] or type(error).__name__
             raise WriteError(
-                f"the model could not be put on the hub as '{name}': {reason}. Check the name, the "
-                "network and your token (`hf auth login`)"
+                f"the model could not be uploaded to the hub as '{name}': {reason}. Check the "
+                "name, the network and your token (`hf auth login`)"
             ) from error
     return str(commit.commit_url)
 
 
-def card_of(ner: DiffusionNER, name: str) -> str:
-    """Return the card in the model's folder, or else a short one without measurements."""
+def _card(ner: DiffusionNER, name: str) -> str:
+    """Return the model card in the folder, or else a short one."""
     if ner.folder is not None and (ner.folder / CARD).exists():
         return (ner.folder / CARD).read_text(encoding="utf-8")
     inference = ner.settings.inference
-    how, own = "by boundary denoising (DiffusionNER)", ""
+    method, details = "by boundary denoising (DiffusionNER)", ""
     if ner.settings.denoises:
         values = [f"{name}={getattr(inference, name)}" for name in ("start", "steps", "spans")]
-        own = f"Settings of its own: {', '.join(values)}.\n"
+        details = f"Inference settings: {', '.join(values)}.\n"
     else:
-        how = f"with method={ner.settings.method}, a rival of DiffusionNER"
+        method = f"with method={ner.settings.method}, a baseline of DiffusionNER"
     front: dict[str, Any] = {
         "library_name": "diffusionner",
         "pipeline_tag": "token-classification",
@@ -65,7 +65,7 @@ def card_of(ner: DiffusionNER, name: str) -> str:
 {yaml.safe_dump(front, sort_keys=False)}---
 
 # {name}
-Named entity recognition {how}. Types: {types}.
+Named entity recognition {method}. Types: {types}.
 
 ```python
 from diffusionner import DiffusionNER
@@ -75,5 +75,5 @@ for entity in ner("Ada Lovelace met Charles Babbage in London."):
     print(entity.start, entity.end, entity.label, round(entity.score, 2), entity.text)
 ```
 
-{own}This card has no measurements yet.
+{details}This card has no measurements yet.
 """

@@ -1,4 +1,4 @@
-"""A recogniser for Presidio, which finds and hides personal data in texts."""
+"""A recognizer for Presidio, which detects and anonymizes personal data."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from presidio_analyzer import AnalysisExplanation, LocalRecognizer, RecognizerRe
 from diffusionner.errors import SettingsError
 from diffusionner.inference.pipeline import DiffusionNER
 
-# Presidio's names for the types of our models and of the usual corpora. What is not here is not
-# looked for unless a mapping of the caller's names it.
+# Presidio's names for the types of our models and of common corpora. Other types are ignored
+# unless the caller maps them.
 MAPPING = {
     "PER": "PERSON",
     "PERSON": "PERSON",
@@ -29,8 +29,9 @@ MAPPING = {
 class DiffusionNERRecognizer(LocalRecognizer):  # type: ignore[misc]
     """`registry.add_recognizer(DiffusionNERRecognizer("en"))`
 
-    mapping: Presidio's entity for each type of the model's that is wanted.
-    options: inference settings, such as threshold. A lower one hides more, and more that is none.
+    mapping: Presidio's entity name for each type of the model to use.
+    options: inference settings, such as threshold. A lower threshold finds more personal data, and
+    more false positives.
     """
 
     def __init__(
@@ -42,12 +43,11 @@ class DiffusionNERRecognizer(LocalRecognizer):  # type: ignore[misc]
         **options: Any,
     ) -> None:
         self.ner = DiffusionNER.from_pretrained(model, device)
-        self.ner.settings.with_inference(options)  # what is wrong is told now
+        self.ner.settings.with_inference(options)  # raises now if an option is wrong
         self.options = options
-        chosen = MAPPING if mapping is None else mapping
-        self.mapping = {label: chosen[label] for label in self.ner.labels if label in chosen}
-        # Of a mapping of ours some types are enough; of the caller's all are meant.
-        unknown = sorted(set(chosen) - set(self.mapping))
+        names = MAPPING if mapping is None else mapping
+        self.mapping = {label: names[label] for label in self.ner.labels if label in names}
+        unknown = sorted(set(names) - set(self.mapping))
         if not self.mapping or (unknown and mapping is not None):
             raise SettingsError(
                 f"the model has no type {', '.join(unknown)}; give mapping={{type: entity}} for "
@@ -60,32 +60,32 @@ class DiffusionNERRecognizer(LocalRecognizer):  # type: ignore[misc]
         )
 
     def load(self) -> None:
-        """Presidio asks for it; the model is there already."""
+        """Do nothing: the model is already loaded. Required by Presidio."""
 
     def analyze(
         self, text: str, entities: Sequence[str], nlp_artifacts: object = None
     ) -> list[RecognizerResult]:
-        """entities: Presidio's, of which those that are wanted."""
-        results = []
-        for entity in self.ner(text, **self.options):
-            kind = self.mapping.get(entity.label)
-            if kind is None or (entities and kind not in entities):
-                continue
-            explanation = AnalysisExplanation(
+        """Return the results for the requested Presidio entities; empty means all."""
+        return [
+            self._result(entity.start, entity.end, entity.label, entity.score)
+            for entity in self.ner(text, **self.options)
+            if entity.label in self.mapping
+            and (not entities or self.mapping[entity.label] in entities)
+        ]
+
+    def _result(self, start: int, end: int, label: str, score: float) -> RecognizerResult:
+        return RecognizerResult(
+            entity_type=self.mapping[label],
+            start=start,
+            end=end,
+            score=min(score, self.MAX_SCORE),
+            analysis_explanation=AnalysisExplanation(
                 recognizer=self.name,
-                original_score=entity.score,
-                textual_explanation=f"Identified as {entity.label} by DiffusionNER",
-            )
-            result = RecognizerResult(
-                entity_type=kind,
-                start=entity.start,
-                end=entity.end,
-                score=min(entity.score, self.MAX_SCORE),
-                analysis_explanation=explanation,
-                recognition_metadata={
-                    RecognizerResult.RECOGNIZER_NAME_KEY: self.name,
-                    RecognizerResult.RECOGNIZER_IDENTIFIER_KEY: self.id,
-                },
-            )
-            results.append(result)
-        return results
+                original_score=score,
+                textual_explanation=f"Identified as {label} by DiffusionNER",
+            ),
+            recognition_metadata={
+                RecognizerResult.RECOGNIZER_NAME_KEY: self.name,
+                RecognizerResult.RECOGNIZER_IDENTIFIER_KEY: self.id,
+            },
+        )

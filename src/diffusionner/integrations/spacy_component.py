@@ -1,11 +1,12 @@
 """A spaCy component: `nlp.add_pipe("diffusionner", config={...})`.
 
-All entities go to `doc.spans[spans_key]`, nested ones too, with their scores; those that do not
-overlap a better one go to `doc.ents`.
+All entities, including nested ones, are written to `doc.spans[spans_key]` with their scores.
+Those that do not overlap a better one are also written to `doc.ents`.
 """
 
 # No postponed annotations: older versions of spaCy read the types of the factory's arguments.
 
+import shutil
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -19,19 +20,18 @@ from spacy.language import Language
 from spacy.tokens import Doc, Span, SpanGroup
 
 from diffusionner.corpus import Entity
-from diffusionner.integrations.model_files import copy_model, pack_model, unpack_model
 from diffusionner.storage import registry
-from diffusionner.storage.config import is_model, read_config
+from diffusionner.storage.config import is_model, model_files, read_config
 from diffusionner.text import split_sentences
 
 if TYPE_CHECKING:
     from diffusionner.inference.pipeline import DiffusionNER
 
-_FOLDER = "model"  # within the component's own in a saved pipeline
+_FOLDER = "model"  # within the component's folder of a saved pipeline
 
 
 class SpacyComponent:
-    """The model is loaded when it is first needed: a saved pipeline brings its own."""
+    """A pipeline component; the model is loaded on first use."""
 
     def __init__(
         self, name: str, model: str | Path, spans_key: str, device: str | None, **options: Any
@@ -54,7 +54,7 @@ class SpacyComponent:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Of a model that is not on this machine (yet) none are known; spaCy asks early."""
+        """Labels of the model; none while the model is not on this machine."""
         if self._ner is not None:
             return tuple(self._ner.labels)
         folder = Path(registry.resolve(self.model))
@@ -64,26 +64,26 @@ class SpacyComponent:
         return next(self.pipe([doc]))
 
     def pipe(self, stream: Iterable[Doc], *, batch_size: int = 128) -> Iterator[Doc]:
-        """Sentences of many docs in the model's batches, whatever the batches of docs are."""
-        waiting: deque[tuple[Doc, list[list[int]]]] = deque()  # docs without entities yet
+        """Annotate docs; sentences of many docs share the model's batches."""
+        pending: deque[tuple[Doc, list[list[int]]]] = deque()  # not annotated yet
 
         def items() -> Iterator[tuple[list[str], str]]:
             for number, doc in enumerate(stream):
                 sentences = _sentences(doc)
-                waiting.append((doc, sentences))
+                pending.append((doc, sentences))
                 for sentence in sentences:
                     yield [doc[i].text for i in sentence], str(number)
 
-        found: list[Sequence[Entity]] = []  # of the first doc that waits, sentence by sentence
+        found: list[Sequence[Entity]] = []  # per sentence of the first pending doc
         for entities in self.ner.stream(items(), **self.options):
-            while not waiting[0][1]:
-                yield self._annotate(*waiting.popleft(), [])
+            while not pending[0][1]:
+                yield self._annotate(*pending.popleft(), [])
             found.append(entities)
-            if len(found) == len(waiting[0][1]):
-                yield self._annotate(*waiting.popleft(), found)
+            if len(found) == len(pending[0][1]):
+                yield self._annotate(*pending.popleft(), found)
                 found = []
-        while waiting:
-            yield self._annotate(*waiting.popleft(), [])
+        while pending:
+            yield self._annotate(*pending.popleft(), [])
 
     def _annotate(
         self, doc: Doc, sentences: list[list[int]], found: Sequence[Sequence[Entity]]
@@ -100,12 +100,15 @@ class SpacyComponent:
         doc.ents = _flat(doc.ents, scored)
         return doc
 
-    # --- With the pipeline on disk and in bytes: a model that comes with the package by its name,
-    # --- any other as a copy.
+    # --- Serialisation: installed models are stored by name, others as a copy.
 
     def to_disk(self, path: str | Path, *, exclude: Iterable[str] = ()) -> None:
-        if not self._shipped():
-            copy_model(registry.find_model(self.model), Path(path) / _FOLDER)
+        target = Path(path) / _FOLDER
+        for file in self._files_to_save():
+            target.mkdir(parents=True, exist_ok=True)
+            copy = target / file.name
+            if not copy.exists() or not file.samefile(copy):
+                shutil.copyfile(file, copy)
 
     def from_disk(self, path: str | Path, *, exclude: Iterable[str] = ()) -> "SpacyComponent":
         if (folder := Path(path) / _FOLDER).is_dir():
@@ -113,20 +116,21 @@ class SpacyComponent:
         return self
 
     def to_bytes(self, *, exclude: Iterable[str] = ()) -> bytes:
-        content: bytes = srsly.msgpack_dumps(
-            {} if self._shipped() else pack_model(registry.find_model(self.model))
-        )
+        files = {file.name: file.read_bytes() for file in self._files_to_save()}
+        content: bytes = srsly.msgpack_dumps(files)
         return content
 
     def from_bytes(self, content: bytes, *, exclude: Iterable[str] = ()) -> "SpacyComponent":
         if files := srsly.msgpack_loads(content):
-            self._unpacked = TemporaryDirectory()  # as long as the component lives
+            self._unpacked = TemporaryDirectory()  # kept as long as the component
             self.model, self._ner = Path(self._unpacked.name), None
-            unpack_model(files, self.model)
+            for name, file in files.items():
+                (self.model / Path(name).name).write_bytes(file)  # never outside the folder
         return self
 
-    def _shipped(self) -> bool:
-        return isinstance(self.model, str) and self.model in registry.installed_models()
+    def _files_to_save(self) -> list[Path]:
+        installed = isinstance(self.model, str) and self.model in registry.installed_models()
+        return [] if installed else model_files(registry.find_model(self.model))
 
 
 @Language.factory(  # type: ignore[untyped-decorator]
@@ -152,8 +156,8 @@ def create(
     steps: int | None,
     overlap: str | None,
     batch_size: int | None,
-) -> "SpacyComponent":
-    """What is None is as the model has it."""
+) -> SpacyComponent:
+    """Create the component; None keeps the model's setting."""
     options = {
         "threshold": threshold,
         "steps": steps,
@@ -164,7 +168,7 @@ def create(
 
 
 def _sentences(doc: Doc) -> list[list[int]]:
-    """The tokens of each sentence, white space aside; the doc's sentences, if it has any."""
+    """Return the tokens of each sentence without white space; uses the doc's sentences if set."""
     if doc.has_annotation("SENT_START"):
         starts = [sentence.start for sentence in doc.sents]
     else:
@@ -178,7 +182,7 @@ def _sentences(doc: Doc) -> list[list[int]]:
 
 
 def _first_tokens(doc: Doc, begins: list[int]) -> list[int]:
-    """The token in which each of these characters stands."""
+    """Return the index of the token that contains each character."""
     starts = []
     token = 0
     for begin in begins:
@@ -189,7 +193,7 @@ def _first_tokens(doc: Doc, begins: list[int]) -> list[int]:
 
 
 def _flat(before: Iterable[Span], scored: Iterable[tuple[Span, float]]) -> list[Span]:
-    """What is there already, then the best of ours that overlap nothing."""
+    """Return the existing entities plus the best new ones that do not overlap."""
     chosen = list(before)
     taken = {i for span in chosen for i in range(span.start, span.end)}
     for span, _ in sorted(scored, key=lambda one: (-one[1], one[0].start)):
