@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-import reproduce.rivals  # noqa: F401 - registers their methods, so that they can be measured
+import reproduce  # noqa: F401 - registers the rival methods, so that they can be measured
 from benchmarks import (
     compare_spacy,
     convert_large,

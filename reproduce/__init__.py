@@ -2,4 +2,7 @@
 
 `tables.py` declares what each table shows. From that follow the runs it needs (`plan.py`), which
 are executed (`runner.py`), kept as records (`records.py`) and written as pages (`render.py`).
+Importing the package registers the rival methods.
 """
+
+from reproduce import rivals as rivals

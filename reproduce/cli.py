@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-import reproduce.rivals  # noqa: F401 - registers their methods
 from diffusionner import cli
 from diffusionner.cli.messages import say
 from diffusionner.errors import SettingsError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from operator import itemgetter
@@ -39,13 +39,7 @@ class Job:
 
     @property
     def key(self) -> str:
-        """Digest of what identifies the run.
-
-        Settings at their default are left out, so that adding a setting changes no key.
-        """
-        parts = [self.corpus, self.method, self.shape, self.encoder["name"], self.data]
-        text = json.dumps([*parts, non_default(flatten(self.settings))], sort_keys=True)
-        return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+        return run_key(vars(self))
 
     @property
     def id(self) -> str:
@@ -164,6 +158,17 @@ def flatten(settings: dict[str, Any]) -> dict[str, Any]:
         for section, values in settings.items()
         for key, value in values.items()
     }
+
+
+def run_key(run: Mapping[str, Any]) -> str:
+    """Return a digest of what identifies a run, given the fields of its job or its record.
+
+    Settings at their default are left out, so that adding a setting changes no key. A changed
+    default changes the keys: the records must be renamed.
+    """
+    parts = [run["corpus"], run["method"], run["shape"], run["encoder"]["name"], run["data"]]
+    text = json.dumps([*parts, non_default(flatten(run["settings"]))], sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
 def recipe(encoder: dict[str, str], data: dict[str, Any], settings: dict[str, Any]) -> str:

@@ -11,7 +11,6 @@ import pytest
 import torch
 from batches import make_batch
 
-import reproduce.rivals  # noqa: F401  (registers the rivals)
 from diffusionner.corpus import Sentence, Span
 from diffusionner.model.tensors import to_tensors
 from reproduce.rivals.chains import Chains

@@ -16,6 +16,7 @@ from papers import jobs, sources, write_records
 from diffusionner.errors import DataError
 from reproduce import plots, published, render
 from reproduce.corpora import METHODS
+from reproduce.plan import run_key
 from reproduce.records import Record, Records, path_of, read, write
 from reproduce.tables import (
     DEV,
@@ -310,3 +311,11 @@ def test_rendering_needs_no_torch(output):
 def test_what_is_committed_agrees_with_its_records():
     assert (COMMITTED / "README.md").exists()
     assert render.disagreements(COMMITTED) == []
+
+
+def test_committed_records_are_found_by_their_key():
+    """Otherwise `python -m reproduce` would repeat the runs."""
+    records = Records.load(COMMITTED).all
+    assert records
+    for record in records:
+        assert record.id.endswith(f"-{run_key(record.values)}"), record.id

@@ -9,7 +9,6 @@ import torch
 from corpora import EXCERPT
 from test_recorded_decoding import on_gpu, recordings, with_recordings
 
-import reproduce.rivals  # noqa: F401  (registers the rivals)
 from diffusionner import DiffusionNER, formats
 from diffusionner.batching import EncodedCorpus
 from diffusionner.inference.predictor import Task, predict

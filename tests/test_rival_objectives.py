@@ -12,7 +12,6 @@ from batches import make_batch
 from plain import plain_inference
 from safetensors.torch import load_file
 
-import reproduce.rivals  # noqa: F401  (registers the rivals)
 from diffusionner.batching import Batch, EncodedCorpus
 from diffusionner.corpus import Sentence, collect_labels
 from diffusionner.inference.decoding import deduplicate

@@ -9,7 +9,6 @@ import pytest
 import torch
 from services import running
 
-import reproduce.rivals  # noqa: F401  (registers the rivals)
 from benchmarks.cli import main
 from benchmarks.throughput import ENCODER, TEXT, WORDS
 from diffusionner import DiffusionNER, formats
