@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -17,7 +20,7 @@ from diffusionner.annotation.journal import Journal, Position
 from diffusionner.annotation.local_engine import LocalEngine
 from diffusionner.annotation.run import ModelSpec
 from diffusionner.annotation.sources import find_sources
-from diffusionner.errors import DataError
+from diffusionner.errors import CheckpointError
 from models import lively_model
 
 ray = pytest.importorskip("ray", reason="the package ray is not installed")
@@ -79,7 +82,7 @@ def workers() -> list[int]:
     found = []
     for child in psutil.Process().children(recursive=True):
         try:
-            if "ray::MapWorker" in " ".join(child.cmdline()):
+            if "ray::_Worker" in " ".join(child.cmdline()):
                 found.append(child.pid)
         except psutil.Error:  # ended meanwhile
             continue
@@ -135,18 +138,28 @@ def test_what_one_engine_began_another_ends(cluster, corpus, ner, model, monkeyp
 
 
 def test_chunks_have_their_neighbours(corpus):
-    rows = list(ray_engine._chunk_rows(find_sources(["in.jsonl"]), 40, 2, 32))
-    assert [row["first"] for row in rows[:3]] == [40, 72, 104]
-    assert sum(row["count"] for row in rows) == COUNT - 40
-    for row in rows:
-        items = json.loads(row["items"])
-        assert items[0][0] == f"Ada met {row['first'] - 2}." and row["before"] == 2
-        last = min(row["first"] + row["count"] + 2, COUNT)
-        assert items[-1][0] == f"Ada met {last - 1}."
+    records = list(find_sources(["in.jsonl"]).records(print))
+    chunks = list(ray_engine.make_chunks(records[40:], records[38:40], 2, 32))
+    first = 40
+    for chunk in chunks:
+        assert chunk.first == 2 and chunk.items[0][0] == f"Ada met {first - 2}."
+        assert chunk.records[0].fields["id"] == first
+        first += len(chunk.records)
+        assert chunk.items[-1][0] == f"Ada met {min(first + 2, COUNT) - 1}."
+    assert len(chunks[0].records) == 32 and first == COUNT
 
 
-def test_standard_input(cluster, corpus, model):
+def test_standard_input(cluster, corpus, model, monkeypatch):
+    """Read by the driver, so that workers need no access to it."""
     described = ModelSpec.load(model, {})
     engine = ray_engine.RayEngine(described, "cpu", 1)
-    with pytest.raises(DataError, match="engine ray cannot read standard input"):
-        run.annotate(find_sources(["-"]), Path("out.jsonl"), described, engine, print)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"text": "Ada", "id": 0}\n')))
+    run.annotate(find_sources(["-"]), Path("out.jsonl"), described, engine, print)
+    assert [r["id"] for r in read("out.jsonl")] == [0]
+
+
+def test_errors_of_a_worker(cluster, corpus, model):
+    described = ModelSpec.load(model, {})
+    engine = ray_engine.RayEngine(replace(described, folder=corpus), "cpu", 1)
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        run.annotate(find_sources(["in.jsonl"]), Path("out.jsonl"), described, engine, print)

@@ -342,5 +342,5 @@ def test_refusals_are_shown_and_a_key_is_asked_for(browser, predictor):
         assert visit.labels()
         visit.page.fill("#text", "x" * 60)
         visit.page.get_by_role("button", name="Find entities").click()
-        visit.page.wait_for_selector("#problem:has-text('limit 50')")
+        visit.page.wait_for_selector("#problem:has-text('at most 50')")
         visit.context.close()

@@ -20,7 +20,7 @@ from diffusionner.service.limits import (
 )
 from diffusionner.service.metrics import Metrics
 from diffusionner.service.request_queue import QueuedRequest, QueuedText, RequestQueue
-from diffusionner.service.worker import Operation
+from diffusionner.service.worker import ModelInfo, Operation
 
 log = logging.getLogger("diffusionner.service")
 
@@ -28,8 +28,13 @@ log = logging.getLogger("diffusionner.service")
 class Backend(Protocol):
     """Runs the model."""
 
+    async def info(self) -> ModelInfo:
+        """Return the description of the model, once it is loaded."""
+
     async def run(self, operation: Operation, texts: Sequence[str]) -> list[bytes]:
         """Return the result for each text as JSON."""
+
+    def stop(self) -> None: ...
 
 
 class Batcher:

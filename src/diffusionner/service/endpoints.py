@@ -13,7 +13,6 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from diffusionner.service.api_errors import ApiError, client_gone, timed_out
-from diffusionner.service.limits import Limits
 from diffusionner.service.request_body import check_options, read_body
 from diffusionner.service.request_queue import QueuedRequest
 from diffusionner.service.runtime import Service
@@ -27,7 +26,7 @@ from diffusionner.service.schema import (
     Options,
     StepsRequest,
     StepsResponse,
-    request_schema,
+    with_limits,
 )
 from diffusionner.service.worker import Operation
 
@@ -47,13 +46,15 @@ ERRORS = {
 
 def make_router(service: Service) -> APIRouter:
     limits = service.limits
+    entities_request = with_limits(EntitiesRequest, limits)
+    steps_request = with_limits(StepsRequest, limits)
     router = APIRouter()
 
     @router.post(
         "/v1/entities",
         response_class=Response,
         responses=_responses(EntitiesResponse, *ERRORS, ndjson=True),
-        openapi_extra=_request_body(EntitiesRequest, limits),
+        openapi_extra=_request_body(entities_request),
     )
     async def entities(request: Request) -> Response:
         """Predict the entities in texts.
@@ -61,7 +62,7 @@ def make_router(service: Service) -> APIRouter:
         With `Accept: application/x-ndjson`, the response has one line per text, in order, each
         sent when it is ready: `{"text", "entities"}`, or `{"error"}` as the last line.
         """
-        parsed = await read_body(request, EntitiesRequest, limits)
+        parsed = await read_body(request, entities_request, limits)
         queued = await _submit(service, "entities", parsed, parsed.texts)
         if NDJSON in request.headers.get("accept", ""):
             return LinesResponse(service, queued)
@@ -72,11 +73,11 @@ def make_router(service: Service) -> APIRouter:
         "/v1/steps",
         response_class=Response,
         responses=_responses(StepsResponse, *ERRORS),
-        openapi_extra=_request_body(StepsRequest, limits),
+        openapi_extra=_request_body(steps_request),
     )
     async def steps(request: Request) -> Response:
         """Return every denoising step of every sentence of a text, from noise to entities."""
-        parsed = await read_body(request, StepsRequest, limits)
+        parsed = await read_body(request, steps_request, limits)
         queued = await _submit(service, "steps", parsed, [parsed.text])
         (result,) = await _wait(service, request, queued)
         return _respond(service, result[1:-1])
@@ -132,8 +133,8 @@ def _responses(model: Any, *errors: int, ndjson: bool = False) -> dict[int | str
     return described
 
 
-def _request_body(model: type[Options], limits: Limits) -> dict[str, Any]:
-    content = {"application/json": {"schema": request_schema(model, limits)}}
+def _request_body(model: type[Options]) -> dict[str, Any]:
+    content = {"application/json": {"schema": model.model_json_schema()}}
     return {"requestBody": {"required": True, "content": content}}
 
 

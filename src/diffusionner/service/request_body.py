@@ -12,10 +12,11 @@ from starlette.requests import ClientDisconnect
 from diffusionner.errors import SettingsError, nearest
 from diffusionner.service.api_errors import ApiError, client_gone, too_large, too_slow
 from diffusionner.service.limits import Limits
-from diffusionner.service.schema import EntitiesRequest, Options, StepsRequest
+from diffusionner.service.schema import Options
 from diffusionner.service.worker import ModelInfo
 
 Parsed = TypeVar("Parsed", bound=Options)
+CODES = {"too_long": "too_many_texts", "string_too_long": "text_too_long"}  # by pydantic type
 MAX_REPORTED = 5  # errors named in one message
 
 
@@ -26,11 +27,9 @@ async def read_body(request: Request, model: type[Parsed], limits: Limits) -> Pa
         # Also blocks other sites, whose pages may send plain text without a preflight request.
         raise ApiError(415, "not_json", "send JSON, with the header Content-Type: application/json")
     try:
-        parsed = model.model_validate_json(await _receive(request, limits))
+        return model.model_validate_json(await _receive(request, limits))
     except ValidationError as error:
         raise _describe(error) from None
-    _check_limits(parsed, limits)
-    return parsed
 
 
 async def _receive(request: Request, limits: Limits) -> bytes:
@@ -59,7 +58,7 @@ def _describe(error: ValidationError) -> ApiError:
     messages = [f"{_field_name(one['loc'])}: {one['msg']}" for one in errors[:MAX_REPORTED]]
     if len(errors) > MAX_REPORTED:
         messages.append(f"and {len(errors) - MAX_REPORTED} more")
-    return ApiError(422, "invalid", "; ".join(messages))
+    return ApiError(422, CODES.get(errors[0]["type"], "invalid"), "; ".join(messages))
 
 
 def _field_name(location: tuple[int | str, ...]) -> str:
@@ -68,25 +67,6 @@ def _field_name(location: tuple[int | str, ...]) -> str:
         return "body"
     indices = "".join(f"[{part}]" for part in location[1:] if isinstance(part, int))
     return str(location[0])[:40] + indices
-
-
-def _check_limits(parsed: Options, limits: Limits) -> None:
-    texts, max_characters = [], limits.characters
-    if isinstance(parsed, EntitiesRequest):
-        texts = parsed.texts
-    elif isinstance(parsed, StepsRequest):
-        texts, max_characters = [parsed.text], limits.step_characters
-    if len(texts) > limits.texts:
-        message = f"{len(texts)} texts, limit {limits.texts} per request; send several requests"
-        raise ApiError(422, "too_many_texts", message)
-    for number, text in enumerate(texts):
-        if len(text) > max_characters:
-            message = f"text {number} has {len(text)} characters, limit {max_characters}; split it"
-            raise ApiError(422, "text_too_long", message)
-    if (parsed.steps or 0) > limits.steps:
-        raise ApiError(422, "invalid", f"steps: at most {limits.steps}")
-    if isinstance(parsed.spans, int) and parsed.spans > limits.spans:
-        raise ApiError(422, "invalid", f"spans: at most {limits.spans}")
 
 
 def check_options(parsed: Options, model: ModelInfo) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from diffusionner.service.api_errors import loading
 from diffusionner.service.api_keys import ApiKeys
@@ -18,18 +18,11 @@ from diffusionner.service.worker import ModelInfo
 log = logging.getLogger("diffusionner.service")
 
 
-class ModelBackend(Backend, Protocol):
-    async def info(self) -> ModelInfo:
-        """Return the description of the model, once it is loaded."""
-
-    def stop(self) -> None: ...
-
-
 class Service:
     def __init__(
         self,
         name: str,
-        start_backends: Callable[[Metrics], Sequence[ModelBackend]],
+        start_backends: Callable[[Metrics], Sequence[Backend]],
         limits: Limits,
         keys: ApiKeys | None = None,
         on_failure: Callable[[], None] = lambda: None,
@@ -65,7 +58,7 @@ class Service:
                 backend.stop()
             log.info("stopped")
 
-    async def _load(self, backends: Sequence[ModelBackend]) -> None:
+    async def _load(self, backends: Sequence[Backend]) -> None:
         try:
             infos = [await backend.info() for backend in backends]
         except Exception as error:

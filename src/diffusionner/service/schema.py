@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
 from diffusionner.service.limits import Limits
 
@@ -14,17 +14,14 @@ def _integer(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-Count = Annotated[int, Field(ge=1), BeforeValidator(_integer)]
-
-
 class Options(BaseModel):
     """Options of the library; omitted ones keep the model's settings."""
 
     # Without its string cache, pydantic keeps no texts.
     model_config = ConfigDict(extra="forbid", strict=True, cache_strings="none")
 
-    steps: Count | None = Field(None, description="Denoising steps.")
-    spans: Count | Literal["auto"] | None = Field(
+    steps: int | None = Field(None, description="Denoising steps.")
+    spans: int | Literal["auto"] | None = Field(
         None, description="Noisy spans per sentence; auto: depending on its length."
     )
     threshold: Annotated[float, Field(ge=0, le=1)] | None = Field(
@@ -45,6 +42,27 @@ class EntitiesRequest(Options):
 
 class StepsRequest(Options):
     text: str
+
+
+Request = TypeVar("Request", bound=Options)
+
+
+def with_limits(model: type[Request], limits: Limits) -> type[Request]:
+    """Return the request model with the limits of this service."""
+
+    def count(maximum: int) -> Any:
+        return Annotated[int, Field(ge=1, le=maximum), BeforeValidator(_integer)]
+
+    text = Annotated[str, Field(max_length=limits.characters)]
+    types: dict[str, Any] = {
+        "steps": count(limits.steps) | None,
+        "spans": count(limits.spans) | Literal["auto"] | None,
+        "texts": Annotated[list[text], Field(max_length=limits.texts)],
+        "text": Annotated[str, Field(max_length=limits.step_characters)],
+    }
+    known = model.model_fields
+    fields: dict[str, Any] = {n: (types[n], known[n]) for n in types if n in known}
+    return create_model(model.__name__, __base__=model, **fields)
 
 
 class FoundEntity(BaseModel):
@@ -126,19 +144,3 @@ def list_labels(schema: dict[str, Any], labels: list[str]) -> None:
         content = schema["paths"][path]["post"]["requestBody"]["content"]
         field = content["application/json"]["schema"]["properties"]["labels"]["anyOf"][0]
         field["items"]["enum"] = labels
-
-
-def request_schema(model: type[Options], limits: Limits) -> dict[str, Any]:
-    """Return the JSON schema of a request, with the limits of this service."""
-    schema = model.model_json_schema()
-    properties = schema["properties"]
-    if "texts" in properties:
-        properties["texts"]["maxItems"] = limits.texts
-        properties["texts"]["items"]["maxLength"] = limits.characters
-    else:
-        properties["text"]["maxLength"] = limits.step_characters
-    for name, maximum in (("steps", limits.steps), ("spans", limits.spans)):
-        for choice in properties[name]["anyOf"]:
-            if choice.get("type") == "integer":
-                choice["maximum"] = maximum
-    return schema
