@@ -1,4 +1,4 @@
-"""What a figure depends on besides the code: the machine, its memory and the installed versions."""
+"""The machine, its memory and the installed versions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PACKAGES = ("diffusionner", "torch", "transformers", "tokenizers", "numpy", "onn
 
 
 def load() -> float:
-    """How many programs were running in the last minute, on average."""
+    """Return the average load of the last minute."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
 
 
@@ -35,7 +35,7 @@ def describe(device: str) -> dict[str, Any]:
 
 
 def _cores() -> int:
-    """Those that this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -57,11 +57,11 @@ def _version(package: str) -> str | None:
 
 
 class PeakMemory:
-    """The most memory in use since it was made, in MB: of the process, and of the GPU's tensors."""
+    """Peak memory since its creation, in MB: of the process, and of tensors on the GPU."""
 
     def __init__(self, device: str) -> None:
         self.device = device
-        # Resets the high-water mark; where that is not possible, it is the process's so far.
+        # Reset the high-water mark; if that fails, it covers the process so far.
         with suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")
         if device.startswith("cuda"):

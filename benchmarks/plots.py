@@ -1,4 +1,4 @@
-"""The record of a bench as pictures."""
+"""The record of a speed measurement as figures."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ AXES = {"steps": "denoising steps γ", "spans": "noisy spans K", "batch_size": "
 
 
 def check(folder: Path) -> None:
-    """Raise DataError, before anything is measured, if nothing could be drawn."""
+    """Raise DataError if figures cannot be drawn, before anything is measured."""
     data_plots.check_path(folder / "throughput.png")
 
 
 def draw(record: dict[str, Any], folder: Path) -> None:
-    from matplotlib.figure import Figure  # not pyplot: it would look for a screen
+    from matplotlib.figure import Figure  # not pyplot, which looks for a display
 
     figures = {"throughput": Figure(figsize=(12, 4.5), layout="constrained")}
     _throughput(record["throughput"], figures["throughput"])
@@ -42,7 +42,7 @@ def _writer(figure: Figure) -> Any:
 
 
 def _throughput(rows: Sequence[dict[str, Any]], figure: Figure) -> None:
-    """One axis a chart; the encoder alone is the dashed line of the same colour."""
+    """Draw a chart per axis; the dashed line of the same colour is the encoder alone."""
     charts = figure.subplots(1, len(AXES), sharey=True)
     models = list(dict.fromkeys((row["subject"], row["precision"]) for row in rows))
     for chart, (axis, label) in zip(charts, AXES.items(), strict=True):
@@ -62,11 +62,11 @@ def _throughput(rows: Sequence[dict[str, Any]], figure: Figure) -> None:
             for row in varied:
                 if row[axis] == "auto":
                     chart.axhline(_speed(row), color=colour, linestyle=":", label=f"{name}, K auto")
-            yardstick = [row for row in mine if row["what"] == ENCODER]
+            baseline = [row for row in mine if row["what"] == ENCODER]
             if axis == "batch_size":
-                _curve(chart, axis, yardstick, color=colour, linestyle="--", marker=".")
+                _curve(chart, axis, baseline, color=colour, linestyle="--", marker=".")
             else:
-                speed = _speed(yardstick[0])
+                speed = _speed(baseline[0])
                 chart.axhline(speed, color=colour, linestyle="--", label=f"{name}, encoder alone")
         chart.set(xlabel=label)
     most = max(row["sentences_per_second"]["high"] for row in rows)
@@ -95,7 +95,7 @@ def _stages(rows: Sequence[dict[str, Any]], figure: Figure) -> None:
         values = [row["ms_per_sentence"][stage]["median"] for row in rows]
         chart.barh(names, values, left=start, label=stage, color=f"C{number}")
         start = [a + b for a, b in zip(start, values, strict=True)]
-    chart.set(xlabel="ms per sentence, one stage after the other", title="γ = 1")
+    chart.set(xlabel="ms per sentence, without overlap", title="γ = 1")
     figure.legend(loc="outside lower center", ncols=5, fontsize="small")
 
 

@@ -1,4 +1,4 @@
-"""The record of a bench as tables, each with a line that says how to read it."""
+"""The record of a speed measurement as tables, each with an explanation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.table import Table
 from benchmarks import stages, training
 from benchmarks.throughput import ENCODER
 
-BUSY = 0.3  # load per core at which figures are not to be trusted
+BUSY = 0.3  # load per core above which figures are unreliable
 
 
 def show(record: dict[str, Any], console: Console) -> None:
@@ -43,7 +43,9 @@ def _about(record: dict[str, Any], console: Console) -> None:
     for one in record["subjects"]:
         size = one.get("parameters")
         counted = f"{size['all'] / 1e6:.0f}M parameters, " if size else ""
-        weights = "random weights, so its entities mean nothing; " if one["random_weights"] else ""
+        weights = (
+            "random weights, so its entities are meaningless; " if one["random_weights"] else ""
+        )
         context = one["settings"]["encoder"]["context"]
         lines.append(
             f"{one['name']} in {one['precision']}: {weights}{counted}"
@@ -52,7 +54,7 @@ def _about(record: dict[str, Any], console: Console) -> None:
     if machine["load"] > BUSY * machine["cores"]:
         lines.append(
             f"The machine was busy (load {machine['load']:.1f}) before anything was measured: "
-            "times are too long and ratios unsafe"
+            "times are too long and ratios unreliable"
         )
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -87,9 +89,9 @@ def _throughput(record: dict[str, Any], console: Console) -> None:
     _note(
         console,
         f"From words or text to entities; medians and extremes of {record['repeats']} turns, each "
-        "of which starts with no word met before. The encoder alone: the pretrained transformer "
-        "on the very batches that words to entities has, run in the same way. 100% of "
-        "it would mean that denoising, tokenising and all else cost nothing.",
+        "with an empty word cache. The encoder alone: the pretrained transformer on the same "
+        "batches as words to entities, run in the same way. 100% of it would mean that denoising, "
+        "tokenising and everything else cost nothing.",
     )
 
 
@@ -109,11 +111,11 @@ def _latency(record: dict[str, Any], console: Console) -> None:
                 spans, f"{found['p50_ms']:.2f}", f"{found['p95_ms']:.2f}", str(found["calls"]),
             )  # fmt: skip
     console.print(table)
-    _note(console, "From text to entities at γ = 1. The first call also makes ready what is used.")
+    _note(console, "From text to entities at γ = 1. The first call includes the warm-up.")
 
 
 def _by_spans(one: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Latency by K; a rival has none."""
+    """Return the latency by K; rivals have no K."""
     found = {spans: one.get(f"spans_{spans}") for spans in ("auto", "60")}
     return {k: v for k, v in found.items() if v} or {"": one["spans_none"]}
 
@@ -132,9 +134,9 @@ def _stages(record: dict[str, Any], console: Console) -> None:
         console.print(table)
         _note(
             console,
-            f"One after the other, waiting for each, at γ = 1, K = {one['spans']}, batches of "
+            f"Each stage is waited for, at γ = 1, K = {one['spans']}, batches of "
             f"{one['batch_size']}: {1000 / total:,.0f} sentences/s. Each further step costs one "
-            "more 'denoise'. What is faster above overlaps stages.",
+            "more 'denoise'. The throughput above is higher because stages overlap.",
         )
 
 
@@ -154,8 +156,8 @@ def _training(record: dict[str, Any], console: Console) -> None:
     _note(
         console,
         f"Updates of {runs[0]['batch_size']} sentences in {runs[0]['precision']} on "
-        f"{runs[0]['device']}{recorded}, by the trainer itself after a warm-up; what it does "
-        "between two epochs is left out. The stages are of updates in which each is waited for.",
+        f"{runs[0]['device']}{recorded}, by the trainer itself after a warm-up, without the time "
+        "between epochs. The stages are those of updates in which each stage is waited for.",
     )
 
 
@@ -172,12 +174,17 @@ def _memory(record: dict[str, Any], console: Console) -> None:
             name, f"{peak['resident_mb']:,.0f} MB", "" if gpu is None else f"{gpu:,.0f} MB"
         )
     console.print(table)
-    _note(console, "Of inference: with all models and precisions above loaded at once.")
+    _note(console, "Inference: with all models and precisions above loaded at once.")
 
 
 def _agreement(record: dict[str, Any], console: Console) -> None:
-    table = Table("model", "precision", title="Fast against plain", title_justify="left")
-    for name in ("γ", "sentences", "the same", "entities", "F1", "scores apart", ""):
+    table = Table(
+        "model",
+        "precision",
+        title="Agreement of the fast path with the plain network",
+        title_justify="left",
+    )
+    for name in ("γ", "sentences", "equal", "entities", "F1", "score difference", ""):
         table.add_column(name, justify="right")
     for one in record["agreement"]:
         verdict = ("ok" if one["holds"] else "DIFFERENT") if one["required"] else ""
@@ -189,17 +196,17 @@ def _agreement(record: dict[str, Any], console: Console) -> None:
     console.print(table)
     _note(
         console,
-        "The entities found in sorted batches, by all that makes it fast, against those of one "
+        "Entities found in sorted batches with all optimisations, compared with those of one "
         "sentence at a time on the CPU in float32. In float32 (on a GPU without TF32) entities and "
-        "scores must be the same; with random weights, whose near-ties rounding decides, almost "
-        "all entities. Rounding to bf16 or int8 may change a few.",
+        "scores must be equal. With random weights, where rounding breaks near-ties, almost all "
+        "entities must be. Rounding to bf16 or int8 may change a few.",
     )
 
 
 def _scaling(one: dict[str, Any], console: Console) -> None:
-    title = f"How cost grows: {one['subject']} in {one['precision']}"
+    title = f"Scaling: {one['subject']} in {one['precision']}"
     table = Table(title=title, title_justify="left")
-    for name in ("sentences", "ms per sentence", "× the first", "process", "GPU"):
+    for name in ("sentences", "ms per sentence", "× first", "process", "GPU"):
         table.add_column(name, justify="right")
     first = one["sizes"][0]["ms_per_sentence"]["median"]
     for size in one["sizes"]:
@@ -214,10 +221,10 @@ def _scaling(one: dict[str, Any], console: Console) -> None:
     counted = ", ".join(f"{count} at γ = {steps}" for steps, count in calls.items())
     _note(
         console,
-        f"The same sentences again and again, streamed in batches of {one['batch_size']}. Time is "
-        "linear where a sentence costs the same in every row, and memory that of a buffer where "
-        f"it stays. At the start of the longest stream a sentence took {begin:.3f} ms, at its end "
-        f"{end:.3f} ms. Calls of the encoder: {counted}.",
+        f"The same sentences repeated, streamed in batches of {one['batch_size']}. If the time per "
+        "sentence is equal in all rows, time is linear; if memory is, only a buffer is held. At "
+        f"the start of the longest stream a sentence took {begin:.3f} ms, at its end {end:.3f} ms. "
+        f"Encoder calls: {counted}.",
     )
 
 

@@ -1,4 +1,4 @@
-"""The sentences that are measured on: an even sample of the corpus, or the corpus several times."""
+"""Sentences to measure on: an even sample of the corpus, or the corpus several times."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from diffusionner.corpus import Sentence
 
 
 def documents(sentences: Sequence[Sentence]) -> list[list[Sentence]]:
-    """Neighbouring sentences of one document together; one without a document stands alone."""
+    """Group neighbouring sentences by document; a sentence without one is a group of its own."""
     numbered = enumerate(sentences)
     runs = groupby(numbered, key=lambda one: one[0] if one[1].doc is None else one[1].doc)
     return [[sentence for _, sentence in run] for _, run in runs]
 
 
 def draw(sentences: Sequence[Sentence], count: int) -> list[Sentence]:
-    """About `count` sentences: whole documents from all over the corpus, or it all, repeated.
+    """Return about `count` sentences: whole documents evenly from the corpus, or all, repeated.
 
-    A repetition has documents of its own, so that it is no context of the one before.
+    Repetitions have documents of their own, so that they are not each other's context.
     """
     if count >= len(sentences):
         times = -(-count // len(sentences))
@@ -31,20 +31,21 @@ def draw(sentences: Sequence[Sentence], count: int) -> list[Sentence]:
 
 
 def exactly(sentences: Sequence[Sentence], count: int) -> list[Sentence]:
-    """As `draw`, but that many, however long the documents are."""
+    """Like `draw`, but return exactly `count` sentences."""
     some = draw(sentences, count)
     return draw(some, max(count, len(some)))[:count]
 
 
 def spread(sentences: Sequence[Sentence], count: int) -> list[Sentence]:
-    """So many single sentences (at least one, at most all) from all over the corpus."""
+    """Return `count` single sentences (at least one, at most all) evenly from the corpus."""
     count = min(max(1, count), len(sentences))
     return [sentences[i * len(sentences) // count] for i in range(count)]
 
 
 def texts(sentences: Sequence[Sentence]) -> list[str]:
-    """The words joined again, a text a document and a paragraph a sentence: so they are cut into
-    the same sentences, and the encoder has the same work.
+    """Return one text per document and one paragraph per sentence.
+
+    They are split into the same sentences again, so the encoder has the same work.
     """
     return [
         "\n\n".join(" ".join(sentence.words) for sentence in group)

@@ -31,7 +31,7 @@ def speed(
         typer.Option(help="Random weights: bert-large, bert-base, e5-small or minilm."),
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="Preset whose settings the shape and training have.")
+        Path | None, typer.Option(help="Preset with the settings of the shape and of training.")
     ] = None,
     format: Format = None,
     steps: Annotated[str, typer.Option(help="Denoising steps γ to try.")] = "1,2,5,10",
@@ -44,37 +44,43 @@ def speed(
     ] = None,
     precision: Annotated[
         str | None,
-        typer.Option(help="bf16, float32 or both.  [default: what the device is used with]"),
+        typer.Option(help="bf16, float32 or both.  [default: depends on the device]"),
     ] = None,
     cuda_graphs: Annotated[
         bool,
-        typer.Option(help="On a GPU, launch encoder and steps as a whole, as the package does."),
+        typer.Option(help="On a GPU, use CUDA graphs, as the library does."),
     ] = True,
     device: options.Device = None,
-    repeats: Annotated[int, typer.Option(help="Turns over all measurements.", min=1)] = 5,
+    repeats: Annotated[int, typer.Option(help="Repeats of all measurements.", min=1)] = 5,
     seconds: Annotated[
-        float, typer.Option(help="Seconds that one measurement takes at the base.", min=0.05)
+        float,
+        typer.Option(
+            help="Duration of one measurement of the base configuration, in seconds.", min=0.05
+        ),
     ] = 2.0,
     scaling: Annotated[
-        bool, typer.Option("--scaling", help="Also show how cost grows over 100 times the data.")
+        bool,
+        typer.Option(
+            "--scaling", help="Also measure how cost grows with up to 100 times the data."
+        ),
     ] = False,
     train: Annotated[bool, typer.Option(help="Also measure training.")] = True,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Under a minute for a small model: fewer, shorter.")
+        bool, typer.Option("--quick", help="Measure less; under a minute for a small model.")
     ] = False,
     json_path: Json = None,
     plots_folder: Annotated[
         Path | None,
-        typer.Option("--plots", metavar="FOLDER", help="Also draw it.", show_default=False),
+        typer.Option("--plots", metavar="FOLDER", help="Also draw figures.", show_default=False),
     ] = None,
 ) -> None:
-    """Measure training and inference, with the encoder alone as yardstick.
+    """Measure the speed of training and inference, compared with the encoder alone.
 
-    From a base (γ = 1, K = 60, batches of 32, or 512 on a GPU) one thing is changed at a time. All
-    measurements take turns, so that whatever slows the machine down slows all of them; figures are
-    medians. A shape has random weights: its speed is real, its entities are not. The JSON file is
-    written after inference, agreement and training, so a run that is stopped leaves what it
-    had.
+    One parameter at a time is varied from a base configuration (γ = 1, K = 60, batches of 32, or
+    512 on a GPU). Measurements are interleaved, so that disturbances affect all of them alike;
+    figures are medians. A shape has random weights: its speed is real, its entities are not. The
+    JSON file is written after inference, agreement and training, so that an interrupted run leaves
+    its results.
 
     Examples:
 
@@ -145,14 +151,14 @@ def speed(
         names = ", ".join(f"{one['subject']} at γ = {one['steps']}" for one in wrong)
         Console(stderr=True).print(
             f"[bold red]error:[/] in float32 the fast path finds other entities than the plain "
-            f"one ({names}); its speed means nothing until that is mended",
+            f"network ({names}); its speed is meaningless until that is fixed",
             soft_wrap=True,
         )
         raise typer.Exit(1)
 
 
 def _model_settings(models: list[Path]) -> Settings:
-    """Those that the first model was trained with; without one, the paper's."""
+    """Return the settings of the first model, or the defaults."""
     from diffusionner.settings import Settings
     from diffusionner.storage.config import read_config
 
@@ -167,7 +173,9 @@ def _list(text: str) -> list[str]:
 
 def _number(option: str, text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise SettingsError(f"{option}: '{text}' is no number from 1; write them as 1,2,5")
+        raise SettingsError(
+            f"{option}: '{text}' is not a positive number; write a list such as 1,2,5"
+        )
     return int(text)
 
 

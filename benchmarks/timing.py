@@ -1,4 +1,4 @@
-"""Clocks that are fair to all: interleaved repeats, medians and spread."""
+"""Timing: interleaved repeats, medians and extremes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True)
 class Summary:
-    """Several measurements of one thing."""
+    """Median and extremes of repeated measurements."""
 
     median: float
     low: float
@@ -33,13 +33,13 @@ class Summary:
 
 
 def synchronise(device: str) -> None:
-    """Wait until the device has done all it was given."""
+    """Wait until the device is idle."""
     if device.startswith("cuda"):
         torch.cuda.synchronize(device)
 
 
 def timed(task: Callable[[], object], device: str) -> float:
-    """Seconds of one call, the device's work included."""
+    """Return the seconds of one call, including the work of the device."""
     synchronise(device)
     started = time.perf_counter()
     task()
@@ -48,10 +48,10 @@ def timed(task: Callable[[], object], device: str) -> float:
 
 
 def uncounted_turns(device: str) -> int:
-    """How many to take before any counts: memory, kernels and recordings are made in them.
+    """Return the number of warm-up turns.
 
-    On a GPU the first says how many spans are needed, the second meets their shapes, which the next
-    two record, each on a stream of its own.
+    On a GPU the first one finds how many spans are needed, the second sees their shapes, and the
+    next two record graphs, each on a stream of its own.
     """
     return 4 if device.startswith("cuda") else 1
 
@@ -64,9 +64,10 @@ def interleave(
     what: str,
     uncounted: int | None = None,
 ) -> dict[Key, list[float]]:
-    """Seconds of every task, `repeats` times, in turns: a machine that slows down slows all alike.
+    """Return the seconds of every task, repeated in turns.
 
-    The first turns are not counted: as many as it takes, or fewer where that has been done.
+    A machine that slows down then slows down all tasks alike. `uncounted` warm-up turns come first,
+    by default as many as the device needs.
     """
     seconds: dict[Key, list[float]] = {key: [] for key in tasks}
     first = uncounted_turns(device) if uncounted is None else uncounted
@@ -83,6 +84,6 @@ def interleave(
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least this share of the values do not exceed."""
+    """Return the smallest value that at least this share of the values do not exceed."""
     ranked = sorted(values)
     return ranked[max(0, -(-round(share * 1000) * len(ranked) // 1000) - 1)]

@@ -1,4 +1,4 @@
-"""Training speed: the real trainer on the data, watched through hooks and stopped after a while."""
+"""Training speed, measured in the real trainer, which is stopped after a while."""
 
 from __future__ import annotations
 
@@ -20,45 +20,45 @@ from diffusionner.corpus import Sentence
 from diffusionner.settings import Settings
 from diffusionner.training.trainer import MicroBatch, Trainer
 
-WARM_UP = 3  # updates, at least
-EPOCH = 200  # updates: many shapes, and on a GPU over in seconds
-STAGE_UPDATES = 100  # at most
+WARM_UP = 3  # minimum updates
+EPOCH = 200  # updates per epoch: many shapes, but only seconds on a GPU
+STAGE_UPDATES = 100  # maximum updates to time the stages of
 STAGES = {
-    "wait": "for the next batch, which is collated and noised ahead",
-    "forward": "copy, encoder, decoder, costs to the host",
+    "wait": "for the next batch, which is prepared in the background",
+    "forward": "copy, encoder, decoder, copy of the costs to the host",
     "match": "the assignment",
-    "loss": "the likelihood of what is matched (recorded: in backward)",
+    "loss": "likelihood of the matched spans (with CUDA graphs: in backward)",
     "backward": "gradients",
     "optimise": "clipping, AdamW",
 }
 
 
-class Enough(Exception):
-    """Ends the trainer's loop."""
+class Finished(Exception):
+    """Raised to end the trainer's loop."""
 
 
 @dataclass
 class Speedometer:
-    """Sentences per second over windows of so much training, however many epochs one takes.
+    """Sentences per second over windows of training time, which may span epochs.
 
-    The clock stands still between epochs, where there is more than training: it starts after the
-    first update of an epoch and stops after the last. Epochs have at least two.
+    The clock runs from the first to the last update of an epoch, which must have at least two; the
+    time between epochs does not count.
     """
 
     device: str
-    seconds: float  # of a window, at least
+    seconds: float  # minimum length of a window
     found: list[float] = field(default_factory=list)
-    _since: float | None = None  # when the clock was started
+    _since: float | None = None  # time at which the clock was started
     _spent: float = 0.0  # seconds of the window before that
     _sentences: int = 0
 
     def after_update(self, sentences: int, last: bool) -> None:
-        """sentences: of the update; last: it ends an epoch."""
+        """Count an update; last: it ends an epoch."""
         if self._since is None:
             self._since = None if last else self._now()
             return
         self._sentences += sentences
-        # The device may lag behind and is waited for, which costs time, only where it must be.
+        # Waiting for the device costs time, so it is only done at the end of a window or epoch.
         if last or self._spent + time.perf_counter() - self._since > self.seconds:
             now = self._now()
             self._spent += now - self._since
@@ -83,7 +83,7 @@ class StageClock:
         self.started = self._last = time.perf_counter()
 
     def until(self, stage: str) -> None:
-        """What has passed since the last such call was this stage."""
+        """Assign the time since the previous call to this stage."""
         synchronise(self.device)
         now = time.perf_counter()
         self._current[stage] = self._current.get(stage, 0.0) + now - self._last
@@ -94,40 +94,40 @@ class StageClock:
         self.found.append(self._current)
         self._current = {}
 
-    def enough(self, seconds: float) -> bool:
+    def is_done(self, seconds: float) -> bool:
         late = self._last - self.started > seconds
         return len(self.found) == STAGE_UPDATES or (late and len(self.found) >= WARM_UP)
 
     def medians(self) -> dict[str, float]:
-        """Milliseconds by stage."""
+        """Return the milliseconds of each stage."""
         return {
             stage: 1000 * statistics.median(update.get(stage, 0.0) for update in self.found)
             for stage in STAGES
         }
 
 
-class Watched(Trainer):
-    """A trainer that takes its speed after a warm-up, then the stages of its updates, and ends.
+class TimedTrainer(Trainer):
+    """A trainer that measures its speed after a warm-up, then its stages, and ends.
 
-    One trainer for both: recording the steps anew would take longer than the measurement.
+    One trainer does both, because recording CUDA graphs again takes longer than measuring.
     """
 
     def __init__(
         self, settings: Settings, windows: int, seconds: float, tell: Callable[[int, int], None]
     ) -> None:
-        """windows of so many seconds to take the speed over."""
+        """windows: number of windows, of so many seconds, to measure the speed in."""
         super().__init__(settings, resume=False)
         self.windows, self.seconds, self.tell = windows, seconds, tell
         self.per_epoch = -(-len(self.corpus) // settings.training.batch_size)
         self.meter = Speedometer(str(self.device), seconds)
-        self.clock: StageClock | None = None  # when the speed is known
+        self.clock: StageClock | None = None  # set once the speed is known
         self.started = 0.0
 
-    def run_until_enough(self) -> None:
+    def run_until_measured(self) -> None:
         self.started = time.perf_counter()
         try:
             self.run()
-        except Enough:
+        except Finished:
             pass
         finally:
             self.reporter.close()
@@ -138,8 +138,8 @@ class Watched(Trainer):
         loss = super()._update(model, prepared, epoch, number)
         if self.clock is not None:
             self.clock.after_update()
-            if self.clock.enough(self.windows * self.seconds):
-                raise Enough
+            if self.clock.is_done(self.windows * self.seconds):
+                raise Finished
         elif self._is_warm(epoch):
             sentences = sum(len(micro.batch.lengths) for micro in prepared if micro.weight)
             self.meter.after_update(sentences, last=number + 1 == self.per_epoch)
@@ -149,14 +149,14 @@ class Watched(Trainer):
         return loss
 
     def _is_warm(self, epoch: int) -> bool:
-        """Where steps are recorded, after an epoch: the others have few shapes that it had not."""
+        """With CUDA graphs, the first epoch is the warm-up: later ones have few new shapes."""
         if self.uses_graphs:
             return epoch > 0
-        enough = self.progress.step + 1 >= WARM_UP
-        return enough and time.perf_counter() - self.started > self.seconds
+        updated = self.progress.step + 1 >= WARM_UP
+        return updated and time.perf_counter() - self.started > self.seconds
 
     def _time_stages(self) -> StageClock:
-        """From now on."""
+        """Start timing the stages."""
         clock, assign = StageClock(str(self.device)), self.objective.assign
 
         def assign_between(*arguments: Any) -> Any:
@@ -178,12 +178,12 @@ class Watched(Trainer):
         return loss
 
     def _save(self, started: float) -> None:
-        """Nothing of this run is kept, and the state of a large model takes long to write."""
+        """Save nothing: the state of a large model takes long to write."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """Something to train."""
+    """A training run to measure."""
 
     settings: Settings
     encoder: Path
@@ -191,7 +191,7 @@ class Job:
     folder: Path  # for the run
 
     def prepare(self) -> Settings:
-        """Settings of a run whose epochs have EPOCH updates; sentences may repeat for that."""
+        """Return the settings of a run with EPOCH updates per epoch; sentences may repeat."""
         data = self.folder / "train.jsonl"
         count = EPOCH * self.settings.training.batch_size
         formats.write(data, sample.exactly(self.sentences, count))
@@ -208,12 +208,14 @@ class Job:
 
 
 def measure(job: Job, repeats: int, seconds: float, tell: ProgressCallback) -> dict[str, Any]:
-    """Sentences per second and the stages of an update, from the trainer as it is."""
+    """Measure the sentences per second and the stages of an update."""
     what = "training"
     tell(what, 0, repeats)
-    trainer = Watched(job.prepare(), repeats, seconds, lambda done, total: tell(what, done, total))
+    trainer = TimedTrainer(
+        job.prepare(), repeats, seconds, lambda done, total: tell(what, done, total)
+    )
     memory = PeakMemory(str(trainer.device))
-    trainer.run_until_enough()
+    trainer.run_until_measured()
     assert trainer.clock is not None
     return {
         "batch_size": job.settings.training.batch_size,

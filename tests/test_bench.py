@@ -103,9 +103,9 @@ def test_a_model_is_measured_in_every_way(cli, lively_folder: Path, tmp_path: Pa
     assert growth["encoder_calls"]["1"] == growth["encoder_calls"]["5"] > 0
     for name in ("throughput", "stages", "scaling"):
         assert (plots / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-    for title in ("Throughput", "Stages of inference", "Training", "Fast against plain"):
+    for title in ("Throughput", "Stages of inference", "Training", "Agreement of the fast path"):
         assert title in result.out
-    assert "How cost grows" in result.out
+    assert "Scaling: " in result.out
     assert "random weights, so" not in result.out
 
 
@@ -125,7 +125,7 @@ def test_a_shape_is_measured_with_random_weights(cli, monkeypatch, tmp_path: Pat
     assert record["training"][0]["batch_size"] == 4
     assert record["scaling"] == []
     assert all(one["holds"] and one["entities"] for one in record["agreement"])
-    assert "random weights, so its entities mean nothing" in result.out
+    assert "random weights, so its entities are meaningless" in result.out
 
 
 def test_random_weights_generate_as_many_entities_as_there_are(cli, monkeypatch, tmp_path) -> None:
@@ -195,7 +195,7 @@ def test_another_result_of_the_fast_path_is_an_error(
     path = tmp_path / "bench.json"
     result = cli(*QUICK, "--no-train", "--model", lively_folder, "--json", path)
     assert result.status == 1
-    assert "the fast path finds other entities than the plain one" in result.err
+    assert "the fast path finds other entities than the plain network" in result.err
     assert "DIFFERENT" in result.out
     record = json.loads(path.read_text())  # what was measured is not lost
     assert not any(one["holds"] for one in record["agreement"])
@@ -236,8 +236,8 @@ def test_every_section_is_saved_when_it_is_measured(
         (("--shape", "bert-lage"), "did you mean 'bert-large'?"),
         (("--shape", "minilm", "--model", "x"), "exclude each other"),
         (("--shape", "minilm", "--precision", "fp16"), "did you mean 'bf16'?"),
-        (("--shape", "minilm", "--steps", "1,no"), "--steps: 'no' is no number"),
-        (("--shape", "minilm", "--spans", "0"), "--spans: '0' is no number"),
+        (("--shape", "minilm", "--steps", "1,no"), "--steps: 'no' is not a positive number"),
+        (("--shape", "minilm", "--spans", "0"), "--spans: '0' is not a positive number"),
         (("--shape", "tiny", "--device", "cuda:99"), "device 'cuda:99' cannot be used"),
         (("--model", "./nowhere"), "no model in 'nowhere'"),
     ],
@@ -346,7 +346,7 @@ def job(encoder_folder: Path, tmp_path: Path, monkeypatch) -> training.Job:
     return training.Job(settings, encoder_folder, sentences, tmp_path)
 
 
-def watch(trainer: training.Watched, monkeypatch) -> list[int]:
+def watch(trainer: training.TimedTrainer, monkeypatch) -> list[int]:
     """Train; the number of each update, from 1, that was counted for the speed."""
     counted: list[int] = []
     after_update = trainer.meter.after_update
@@ -359,13 +359,13 @@ def watch(trainer: training.Watched, monkeypatch) -> list[int]:
         after_update(sentences, last)
 
     monkeypatch.setattr(trainer.meter, "after_update", note)
-    trainer.run_until_enough()
+    trainer.run_until_measured()
     return counted
 
 
 def test_training_warms_up_before_its_speed_is_taken(job, monkeypatch) -> None:
     told: list[tuple[int, int]] = []
-    trainer = training.Watched(job.prepare(), 2, 0.3, lambda *given: told.append(given))
+    trainer = training.TimedTrainer(job.prepare(), 2, 0.3, lambda *given: told.append(given))
     counted = watch(trainer, monkeypatch)
     assert counted[0] >= training.WARM_UP
     assert counted[-1] > 6  # a window goes on in the next epoch
@@ -378,7 +378,7 @@ def test_training_warms_up_before_its_speed_is_taken(job, monkeypatch) -> None:
 
 
 def test_where_steps_are_recorded_an_epoch_is_the_warm_up(job, monkeypatch) -> None:
-    trainer = training.Watched(job.prepare(), 1, 0.02, lambda *given: None)
+    trainer = training.TimedTrainer(job.prepare(), 1, 0.02, lambda *given: None)
     monkeypatch.setattr(trainer, "_record_largest", lambda: None)  # needs a GPU
     trainer.uses_graphs = True
     counted = watch(trainer, monkeypatch)

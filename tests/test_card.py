@@ -96,7 +96,7 @@ def test_corpora_lie_in_a_folder_and_recipes_beside_the_file(tmp_path):
         ({"dev": ["dev.jsonl"]}, "expected a file, or 'file' or 'recipe'"),
         ({"dev": {"file": "a", "recipe": "b"}}, "expected a file, or 'file' or 'recipe'"),
         ({"dev": {"file": "a", "first": 3}}, "expected a file, or 'file' or 'recipe'"),
-        ({"dev": {"file": "a", "labels": []}}, "'labels' must say"),
+        ({"dev": {"file": "a", "labels": []}}, "'labels' must map"),
         ({"dev": {"file": "a", "last": 0}}, "'last' must be a number"),
     ],
 )
@@ -216,7 +216,7 @@ def test_a_model_without_initializer_starts_from_noise(
     assert "\n# plain\n" in text and 'from_pretrained("runs/plain")' in text
     assert "python -m benchmarks card runs/plain --about about.yaml\n" in text
     assert "| candidates |" not in text and text.count("\n| noise | ") == 2
-    assert "| MB of resident memory then | 321 |" in text
+    assert "| MB of resident memory after that | 321 |" in text
     assert "on 8 sentences" in text and "--data" not in text
 
 
@@ -251,9 +251,7 @@ def test_curves_and_seeds_are_what_they_say(ner, tmp_path, quick_start, cli):
 
 def test_help_says_what_must_be_there(cli):
     text = " ".join(cli("card", "--help", main=main).out.replace("│", " ").split())
-    assert (
-        "All but dev must be there" in text and "models/en/recipe/card.yaml is an example" in text
-    )
+    assert "Only dev is optional" in text and "models/en/recipe/card.yaml is an example" in text
     assert "described above" in text
 
 

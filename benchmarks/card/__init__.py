@@ -1,1 +1,1 @@
-"""Model cards: what a model is for, what it learned from, and what it is measured to do."""
+"""Model cards with measurements."""

@@ -1,4 +1,4 @@
-"""What only people know of a model, and the corpora it is to be measured on: a YAML file."""
+"""The YAML file of a card: what cannot be measured, and the corpora to measure on."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Corpus:
     """A corpus to measure on."""
 
     name: str
-    given: str  # its file or recipe, as it is written
+    given: str  # file or recipe, as written in the YAML file
     path: Path
-    is_recipe: bool = False  # of `diffusionner data merge`
-    folder: Path | None = None  # of the files of the recipe
-    labels: dict[str, str] | None = None  # its own → the model's; others do not count
-    last: int | None = None  # so many of its sentences, from the end
+    is_recipe: bool = False  # for `diffusionner data merge`
+    folder: Path | None = None  # of the recipe's files
+    labels: dict[str, str] | None = None  # corpus label → model label; others are ignored
+    last: int | None = None  # number of sentences to take from the end
 
     def read(self) -> list[Sentence]:
         if self.is_recipe:
@@ -46,13 +46,14 @@ class Corpus:
 class About:
     texts: dict[str, str]
     lists: dict[str, list[str]]
-    corpora: list[Corpus]  # dev first, if the model has one; curves are over the first
+    corpora: list[Corpus]  # dev first, if there is one; curves use the first
 
 
 def read_about(path: Path, folder: Path | None = None) -> About:
-    """Files of corpora count from the folder, or from the YAML file's own; recipes always from it.
+    """Read the YAML file; wrong or missing keys raise DataError.
 
-    Wrong or missing keys are a DataError.
+    Corpus files are relative to `folder`, by default that of the YAML file; recipes are always
+    relative to the YAML file.
     """
     given = merging.read_yaml(path)
     keys = {*TEXTS, *LISTS, "tests"}
@@ -61,7 +62,7 @@ def read_about(path: Path, folder: Path | None = None) -> About:
         if isinstance(given, dict):
             wrong = ", ".join(sorted(keys ^ (given.keys() - {"dev"})))
         raise DataError(
-            f"{path} must have {', '.join(sorted(keys))}, and perhaps dev; "
+            f"{path} must have {', '.join(sorted(keys))}, and optionally dev; "
             f"missing or unknown: {wrong}"
         )
     for key in TEXTS:
@@ -89,12 +90,12 @@ def _corpus(name: str, given: Any, place: str, here: Path, folder: Path) -> Corp
     one_source = isinstance(given, dict) and ("file" in given) != ("recipe" in given)
     if not one_source or not given.keys() <= CORPUS_KEYS:
         raise DataError(
-            f"{place}: expected a file, or 'file' or 'recipe' and perhaps 'labels' and 'last'; "
+            f"{place}: expected a file, or 'file' or 'recipe', and optionally 'labels' and 'last'; "
             f"write {_EXAMPLE}"
         )
     labels, last = given.get("labels"), given.get("last")
     if labels is not None and (not isinstance(labels, dict) or not labels):
-        raise DataError(f"{place}: 'labels' must say what each label becomes; write {_EXAMPLE}")
+        raise DataError(f"{place}: 'labels' must map each label; write {_EXAMPLE}")
     if last is not None and (not isinstance(last, int) or last < 1):
         raise DataError(f"{place}: 'last' must be a number of sentences")
     return Corpus(

@@ -15,27 +15,28 @@ def card(
     about: Annotated[Path, typer.Option("--about", help="YAML file, described above.")],
     data: Annotated[
         Path | None,
-        typer.Option("--data", help="Folder of the corpora.  [default: that of the YAML file]"),
+        typer.Option("--data", help="Folder of the corpora.  [default: the YAML file's]"),
     ] = None,
     sentences: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Of dev or else the first test, for the curves and the speed.  [default: all]",
+            help="Number of sentences for the curves and the speed.  [default: all]",
         ),
     ] = None,
     device: options.Device = None,
 ) -> None:
     """Measure a model and write its card, README.md in its folder.
 
-    The YAML file has what cannot be measured, as text: `description`, `language`, `license`, `use`,
-    `limits` and `training` (data and licences); the lists `tags` and `datasets`; and the corpora:
-    under `tests` any by name (`{}` if there are none), and `dev`, unless the model was trained on
-    it. All but `dev` must be there; `models/en/recipe/card.yaml` is an example.
+    The YAML file contains what cannot be measured. Texts: `description`, `language`, `license`,
+    `use`, `limits` and `training` (data and licences). Lists: `tags` and `datasets`. Corpora: any
+    number by name under `tests` (`{}` if there are none), and `dev`, unless the model was trained
+    on it. Only `dev` is optional; `models/en/recipe/card.yaml` is an example.
 
-    A corpus is a file, `dev: dev.jsonl`, or has a `file`, or the `recipe` of a merged one;
-    `last: N` then takes its last sentences, and `labels` says what its labels are for the model:
-    others are not counted, neither in gold nor in predictions.
+    A corpus is a file, as in `dev: dev.jsonl`, or a mapping with a `file`, or with the `recipe` of
+    a merged corpus. `last: N` takes its last N sentences. `labels` maps its labels to the model's;
+    other labels are ignored in gold and in predictions. Curves and speed are measured on `dev`, or
+    else on the first test corpus.
 
     Example: `python -m benchmarks card runs/model --about card.yaml --data corpora`
     """
@@ -57,7 +58,7 @@ def card(
     ner.settings.need_denoising("a card, with its curves over steps and noise,")
     with options.progress() as tell:
         figures = measure(folder, ner, described, device, sentences, tell)
-    # Where things lie is the business of this machine, not of a card.
+    # A card must not contain paths of this machine.
     name = folder.name if Path(model).is_absolute() else model
     words = ["python -m benchmarks card", name, f"--about {about.name}"]
     words += ["--data $DATA"] if data is not None else []

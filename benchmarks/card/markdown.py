@@ -1,4 +1,4 @@
-"""A card as the text of README.md, its head readable by machines."""
+"""A card as Markdown with YAML front matter."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def render(
     settings: InferenceSettings,
     command: str,
 ) -> str:
-    """model: what loads it; settings: those it has by itself; command: what wrote the card."""
+    """Return the card. model: the name to load it by; command: the command that wrote the card."""
     parts = [
         _front_matter(about, figures),
         f"# {title}\n{about.texts['description']}",
@@ -30,8 +30,8 @@ def render(
         f"## Intended use\n{about.texts['use']}",
         f"## Limits\n{about.texts['limits']}",
         f"## Training data and licences\n{about.texts['training']}",
-        "## Scores\nStrict: boundaries and type must both be right. Percent; in brackets the 95% "
-        "interval of a bootstrap over sentences. Settings are the model's own: "
+        "## Scores\nStrict: boundaries and type must both be correct. In percent, with the 95% "
+        "bootstrap interval over sentences in brackets. The settings are the model's own: "
         f"{_own(settings)}.",
         *(_scores(one, figures.corpora[one.name]) for one in about.corpora),
         _curves(about.corpora[0].name, figures),
@@ -94,7 +94,7 @@ def _curves(corpus: str, figures: Figures) -> str:
             _curve("steps γ", STEPS, figures.steps),
             _curve("spans K", SPANS, figures.spans),
             f"From noise, over the seeds {SEEDS[0]} to {SEEDS[-1]}: {mean:.2f} ± {deviation:.2f} "
-            "(mean and standard deviation). Candidates are no matter of chance.",
+            "(mean and standard deviation). Starting from candidates is deterministic.",
         ]
     )
 
@@ -105,7 +105,7 @@ def _curve(what: str, values: Sequence[object], curves: dict[str, list[float]]) 
 
 
 def _calibration(figures: Figures) -> str:
-    """A row for each interval of scores, a column for each corpus."""
+    """Return a table with a row per score interval and a column per corpus."""
     predictions = {
         name: evaluation.report.prediction_scores for name, evaluation in figures.corpora.items()
     }
@@ -118,8 +118,8 @@ def _calibration(figures: Figures) -> str:
     errors = [f"{each.calibration_error:.3f}" for each in predictions.values() if each]
     table = _table(["score", *bins], [*rows, ["expected error", *errors]])
     return (
-        "## Calibration\nOf the entities found whose score lies in an interval: the share that is "
-        f"right, their number and, in brackets, their mean score.\n\n{table}"
+        "## Calibration\nOf the entities found with a score in each interval: the share that is "
+        f"correct, their number and, in brackets, their mean score.\n\n{table}"
     )
 
 
@@ -128,12 +128,12 @@ def _cost(figures: Figures) -> str:
     where = about["gpu"] or f"{about['processor']}, {about['cores']} cores"
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     rows = [
-        ["sentences a second", f"{speed.sentences:.0f}"],
-        ["words a second", f"{speed.words:.0f}"],
-        ["cores that it had meanwhile", f"{speed.cores:.1f}"],
+        ["sentences per second", f"{speed.sentences:.0f}"],
+        ["words per second", f"{speed.words:.0f}"],
+        ["cores used", f"{speed.cores:.1f}"],
         ["seconds to load the model", f"{start.load:.2f}"],
-        ["the same in a new process, with imports and a first sentence", f"{start.ready:.2f}"],
-        ["MB of resident memory then", f"{start.resident_mb:.0f}"],
+        ["seconds in a new process, with imports and a first sentence", f"{start.ready:.2f}"],
+        ["MB of resident memory after that", f"{start.resident_mb:.0f}"],
     ]
     return f"## Speed and memory\n{where}; batches of {speed.batch_size}; {versions}.\n\n" + _table(
         ["", ""], rows
@@ -141,7 +141,7 @@ def _cost(figures: Figures) -> str:
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """The first column is text, the others are numbers."""
+    """Return a table with text in the first column and numbers in the others."""
     lines = [headings, ["---", *["---:"] * (len(headings) - 1)], *rows]
-    # A bar within a label would end its cell.
+    # A bar in a label would end its cell.
     return "\n".join(f"| {' | '.join(c.replace('|', '&#124;') for c in line)} |" for line in lines)

@@ -1,4 +1,4 @@
-"""The figures of a card."""
+"""Measurements for a card."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ REPEATS = 3
 
 @dataclass(frozen=True)
 class Bin:
-    """Entities found whose scores lie in one of the equal intervals."""
+    """Entities found with a score in one interval."""
 
     count: int
-    score: float  # on average
-    right: float  # the share of them
+    score: float  # mean
+    right: float  # share that is correct
 
 
 @dataclass(frozen=True)
 class Speed:
-    sentences: float  # a second
-    words: float
+    sentences: float  # per second
+    words: float  # per second
     batch_size: int
-    cores: float  # that the process had meanwhile: on a busy machine fewer than there are
+    cores: float  # used by the process; fewer than available on a busy machine
 
 
 @dataclass(frozen=True)
 class Figures:
-    """F1 in percent, by the start of the reverse process where there are several."""
+    """All measurements; F1 in percent, by the start of the reverse process."""
 
     corpora: dict[str, Evaluation]
-    curve_sentences: int  # of the first of them, that the following are over
+    curve_sentences: int  # of the first corpus, for the curves
     steps: dict[str, list[float]]  # F1 at each of STEPS
     spans: dict[str, list[float]]  # F1 at each of SPANS
     seeds: list[float]  # F1 from noise, for each of SEEDS
@@ -71,7 +71,7 @@ def measure(
     most: int | None,
     tell: ProgressCallback,
 ) -> Figures:
-    """most: sentences of the first corpus for all but the scores."""
+    """Measure everything; curves and speed on at most `most` sentences of the first corpus."""
     corpora = {one.name: one.read() for one in about.corpora}
     measured = {
         name: Evaluation.from_report(
@@ -112,7 +112,7 @@ def reliability(predictions: PredictionScores) -> list[Bin | None]:
 
 
 def spread(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and standard deviation of the sample."""
+    """Return mean and sample standard deviation."""
     return statistics.fmean(values), statistics.stdev(values)
 
 
@@ -130,7 +130,7 @@ def _f1(
 def _speed(
     ner: DiffusionNER, sentences: Sequence[Sentence], device: str, tell: ProgressCallback
 ) -> Speed:
-    """With the settings that the model has, words given."""
+    """Measure the speed from words, with the model's own settings."""
     tasks = {"all": lambda: ner.find(sentences)}
     started, worked = time.perf_counter(), time.process_time()
     seconds = statistics.median(interleave(tasks, REPEATS, device, tell, "speed")["all"])

@@ -1,6 +1,6 @@
-"""How long a fresh process takes to load a model, and what it then holds in memory.
+"""Time and memory of a fresh process that loads a model.
 
-Run as a program, so that nothing is loaded already: `python -m benchmarks.card.startup FOLDER`.
+Run as a program, so that nothing is imported yet: `python -m benchmarks.card.startup FOLDER`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from diffusionner.errors import CheckpointError
 
 @dataclass(frozen=True)
 class Startup:
-    ready: float  # seconds from nothing to the entities of a first sentence, imports included
-    load: float  # seconds of loading the model once all is imported
+    ready: float  # seconds until the entities of a first sentence, including imports
+    load: float  # seconds to load the model once everything is imported
     resident_mb: float  # after the first sentence
 
 
 def measure(folder: Path, device: str) -> Startup:
-    """In a process of its own."""
+    """Measure in a process of its own."""
     command = [sys.executable, "-m", __name__, str(folder), device]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -40,8 +40,8 @@ def _measure_here(folder: Path, device: str) -> Startup:
     ready = time.perf_counter() - started
     from benchmarks.machine import PeakMemory
 
-    resident = PeakMemory("cpu").read()["resident_mb"]  # made and read at once: what is held now
-    del ner  # not before: its weights are most of what is held
+    resident = PeakMemory("cpu").read()["resident_mb"]  # read at once: current memory
+    del ner  # after measuring memory, of which its weights are most
     started = time.perf_counter()
     DiffusionNER.from_pretrained(folder, device)
     return Startup(ready, time.perf_counter() - started, resident or 0.0)
