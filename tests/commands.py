@@ -1,4 +1,4 @@
-"""What the tests of commands share."""
+"""Helpers for tests of commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Result:
 
 
 def assert_short(err: str) -> None:
-    """What a user reads of an error."""
+    """Check that an error message is short and has no traceback."""
     assert "Traceback" not in err
     lines = [line for line in err.splitlines() if not line.startswith("epoch ")]
     assert lines[0].startswith("error: ")

@@ -1,4 +1,4 @@
-"""A Hugging Face hub of one machine: the part of its interface that models need."""
+"""A local Hugging Face hub: the part of its API that models need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`diffusionner annotate`: what goes in, what comes out, and what is refused."""
+"""`diffusionner annotate`: input, output and errors."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def annotated(cli, model: Path, work: Path):
-    """A function that runs the command: the records of OUT."""
+    """A function that runs the command and returns the records of OUT."""
 
     def run(*paths: str, options: tuple[str, ...] = (), stdin: bytes = b"") -> list[dict]:
         result = cli("annotate", *paths, *options, "--model", model, stdin=stdin)
@@ -78,17 +78,17 @@ def found(ner: DiffusionNER, contents: list[str | list[str]]) -> list[list[dict]
 
 
 class Stub:
-    """An engine that takes no time: one entity, the whole text."""
+    """A fast engine: one entity, the whole text."""
 
     def annotate(self, pending: PendingInput):
         for record in pending.records:
             yield record, [Entity(0, len(record.content), "X", 0.5, str(record.content))]
 
 
-# --- What goes in -----------------------------------------------------------------------------
+# --- Input ------------------------------------------------------------------------------------
 
 
-def test_text_a_line_each(ner, annotated, make):
+def test_one_text_per_line(ner, annotated, make):
     make("in.txt", "\ufeff" + "\r\n".join([*TEXTS[:2], "", *TEXTS[2:]]) + "\n")
     records = annotated("in.txt", "out.jsonl")
     assert [r["text"] for r in records] == TEXTS
@@ -97,7 +97,7 @@ def test_text_a_line_each(ner, annotated, make):
     assert [r["entities"] for r in records] == found(ner, TEXTS)
 
 
-def test_text_a_file_each(ner, annotated, make, work):
+def test_one_text_per_file(ner, annotated, make, work):
     (work / "in").mkdir()
     whole = {f"in/{n}.txt": f"{text}\nBob\n" for n, text in enumerate(TEXTS)}
     for name, text in whole.items():
@@ -107,7 +107,7 @@ def test_text_a_file_each(ner, annotated, make, work):
     assert [r["entities"] for r in records] == found(ner, list(whole.values()))
 
 
-def test_json_lines_keep_what_they_have(ner, annotated, make):
+def test_json_lines_keep_their_fields(ner, annotated, make):
     given = [
         {"id": 1, "text": TEXTS[0], "meta": {"a": [None, 1.5]}, "entities": ["old"]},
         {"tokens": ["Ada", "met", "Bob"], "doc": "d"},
@@ -123,8 +123,8 @@ def test_json_lines_keep_what_they_have(ner, annotated, make):
 
 
 @pytest.mark.parametrize("name", ["in.jsonl", "in.parquet"])
-def test_corpora_of_ours_with_words_and_text(ner, model, cli, annotated, make, name):
-    """As they are converted from formats of texts: the words count, the rest stays."""
+def test_converted_corpora_with_words_and_text(ner, model, cli, annotated, make, name):
+    """The words are annotated and the other fields kept."""
     text = {"text": TEXTS[0], "entities": [{"start": 0, "end": 3, "label": "PER"}]}
     make("texts.jsonl", lines([text]))
     assert cli("data", "convert", "texts.jsonl", name).status == 0
@@ -182,8 +182,8 @@ def test_folders_patterns_and_compressed_files(annotated, make, work):
     assert [r["text"] for r in annotated(*given, "out.jsonl")] == ["three", "one"]
 
 
-def test_an_output_within_the_input_is_no_input(make, work):
-    """As it is when a run is resumed."""
+def test_an_output_within_the_input_folder_is_excluded(make, work):
+    """As when a run is resumed."""
     (work / "in/out.parquet.partial").mkdir(parents=True)
     make("in/a.txt", "one\n")
     make("in/out.parquet.partial/part-00000.parquet", b"PAR1")
@@ -200,7 +200,7 @@ def test_standard_input_and_output(ner, annotated):
     assert record["text"] == "{two}"
 
 
-def test_a_file_whose_name_says_nothing(annotated, make, work):
+def test_formats_are_detected_from_content(annotated, make, work):
     make("lines", lines([{"text": "one"}]))
     parquet.write_table(pa.table({"text": ["two"]}), "table")
     make("text", "three\n")
@@ -208,7 +208,7 @@ def test_a_file_whose_name_says_nothing(annotated, make, work):
     assert [r["text"] for r in records] == ["one", "two", "three"]
 
 
-def test_nothing_at_all(annotated, make):
+def test_empty_input(annotated, make):
     make("in.txt", "")
     assert annotated("in.txt", "out.jsonl") == []
     annotated("in.txt", "out.parquet")
@@ -216,7 +216,7 @@ def test_nothing_at_all(annotated, make):
 
 
 def test_memory_does_not_grow(model, work, monkeypatch):
-    """Many times the records, the same peak."""
+    """The peak is the same for many times the records."""
     peaks = []
     for count in (1500, 10_000):
         Path("in.txt").write_text("".join(f"{i} {'x' * 500}\n" for i in range(count)))
@@ -234,12 +234,12 @@ def test_memory_does_not_grow(model, work, monkeypatch):
     assert peaks[1] < 1.5 * peaks[0]
 
 
-# --- What comes out ---------------------------------------------------------------------------
+# --- Output -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def table(annotated, make) -> list[dict]:
-    """What out.parquet holds, of which the tests look at parts."""
+    """The records of an out.parquet in two parts."""
     given = [{"id": n, "text": text, "nothing": None} for n, text in enumerate(TEXTS)]
     make("in.jsonl", lines(given))
     return annotated("in.jsonl", "out.parquet", options=("--part-rows", "3"))
@@ -255,7 +255,7 @@ def test_parquet_parts(ner, table):
 
 
 def duckdb(query: str) -> list[list]:
-    """In a process of its own: at its end the package complains about itself."""
+    """Query in a separate process, because the package prints warnings at exit."""
     code = "import duckdb, json, sys; print(json.dumps(duckdb.sql(sys.argv[1]).fetchall()))"
     done = subprocess.run([sys.executable, "-c", code, query], capture_output=True, check=True)
     return json.loads(done.stdout)
@@ -279,7 +279,7 @@ def test_pandas_reads_it(table):
     assert len(exploded) == sum(len(r["entities"]) for r in table)
 
 
-def test_rows_that_do_not_fit(refused, model, work, make):
+def test_values_that_do_not_fit_the_schema(refused, model, work, make):
     make("in.jsonl", lines([{"text": "a", "id": 1}, {"text": "b", "id": "two"}]))
     err = refused("annotate", "in.jsonl", "out.parquet", "--model", model, "--part-rows", 1)
     assert "in.jsonl:2: id='two' is not of type int64" in err and "write JSON lines" in err
@@ -291,16 +291,16 @@ def test_rows_that_do_not_fit(refused, model, work, make):
     assert "field 'id' has values of different types" in err
 
 
-def test_bytes_are_not_json(refused, model, work):
+def test_bytes_cannot_be_json(refused, model, work):
     parquet.write_table(pa.table({"text": ["a"], "raw": [b"\xff"]}), "in.parquet")
     err = refused("annotate", "in.parquet", "out.jsonl", "--model", model)
     assert "in.parquet:row 1: a value of type bytes, which JSON cannot represent" in err
 
 
-# --- What is wrong ----------------------------------------------------------------------------
+# --- Errors -----------------------------------------------------------------------------------
 
 
-def test_bad_records_are_reported_and_left_out(cli, model, make, work):
+def test_bad_records_are_reported_and_skipped(cli, model, make, work):
     bad = [b"{", b"[]", b'{"text": 1}', b'{"tokens": ["a", ""]}', b'{"text": "\xff"}', b"{}"]
     bad += [b'{"text": "\\ud800"}', b'{"a":' * 10_000, b'{"tokens": "a"}']
     make("in.jsonl", b'{"text": "one"}\n' + b"\n".join(bad) + b'\n{"text": "two"}\n')
@@ -313,7 +313,7 @@ def test_bad_records_are_reported_and_left_out(cli, model, make, work):
     assert [r["text"] for r in read(work / "out.jsonl")] == ["one", "two"]
 
 
-def test_a_file_full_of_bad_records_does_not_fill_the_screen(cli, model, make, work):
+def test_many_bad_records_are_reported_briefly(cli, model, make, work):
     make("in.txt", b"\xff\n" * 500)
     result = cli("annotate", "in.txt", "out.jsonl", "--model", model)
     assert result.status == 1 and "bad records skipped: 500" in result.err
@@ -348,7 +348,7 @@ def test_bad_rows(cli, model, work):
         (("pipe", "out.jsonl"), "pipe: neither a file nor a folder"),
     ],
 )
-def test_refusals(refused, model, make, work, arguments, message):
+def test_errors(refused, model, make, work, arguments, message):
     (work / "empty").mkdir()
     make("in.txt", "a\n")
     make("in.txt.jsonl", "")
@@ -363,14 +363,14 @@ def test_refusals(refused, model, make, work, arguments, message):
 
 
 @pytest.mark.parametrize("options", [(), ("--format", "jsonl"), ("--whole-files",)])
-def test_packed_standard_input(cli, model, work, options):
+def test_gzipped_standard_input(cli, model, work, options):
     packed = gzip.compress(lines([{"text": text} for text in TEXTS]))
     result = cli("annotate", "-", "-", *options, "--model", model, stdin=packed)
     assert result.status == 2 and not result.out
     assert "standard input is compressed with gzip; gunzip it first" in result.err
 
 
-def test_a_line_without_end(model, make, work, monkeypatch):
+def test_a_line_that_is_too_long(model, make, work, monkeypatch):
     monkeypatch.setattr(sources, "MAX_RECORD", 100)
     make("in.txt", "a" * 1000)
     with pytest.raises(DataError, match=r"in\.txt:1: longer than"):
@@ -389,7 +389,7 @@ def test_rate_and_time_left(monkeypatch):
     assert line == "3,000 records, 90 entities, 200 records/s, 0:01:20 left"
 
 
-def test_lines_in_a_log(cli, model, make, work, monkeypatch):
+def test_progress_without_a_terminal(cli, model, make, work, monkeypatch):
     monkeypatch.setattr(command, "LOG_SECONDS", 0)
     make("in.txt", "a\nb\n")
     err = cli("annotate", "in.txt", "out.jsonl", "--model", model).err
@@ -401,7 +401,7 @@ def test_torch_is_not_imported():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_reader_of_the_pipe_that_leaves(model, make, work, monkeypatch):
+def test_broken_pipe(model, make, work, monkeypatch):
     class Gone(io.BytesIO):
         def write(self, content: object) -> int:
             raise BrokenPipeError

@@ -1,4 +1,4 @@
-"""`diffusionner annotate --engine ray`: the same with two workers, one of which is killed."""
+"""`diffusionner annotate --engine ray`, also with a worker that is killed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def model(ner: DiffusionNER, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
-    """Ray on this machine, with two cores to give."""
+    """Ray on this machine, with two cores."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     ray.init(
         num_cpus=2,
@@ -56,7 +56,7 @@ def cluster() -> Iterator[None]:
 
 @pytest.fixture
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Documents of five texts, and one line that cannot be used."""
+    """Documents of five texts, and one bad line."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(ray_engine, "CHUNK", 32)
     lines = [json.dumps({"id": n, "text": f"Ada met {n}.", "doc": n // 5}) for n in range(COUNT)]
@@ -78,7 +78,7 @@ def assert_like(ours: list[dict], expected: list[dict]) -> None:
 
 
 def workers() -> list[int]:
-    """The processes that hold a model."""
+    """Return the ids of the worker processes."""
     found = []
     for child in psutil.Process().children(recursive=True):
         try:
@@ -90,7 +90,7 @@ def workers() -> list[int]:
 
 
 def test_a_worker_is_killed(cluster, corpus, ner, model):
-    """The rest goes on, and the output is that of one process."""
+    """The output equals that of the local engine."""
     described = ModelSpec.load(model, {})
     killed: list[int] = []
     seen: set[int] = set()
@@ -116,7 +116,7 @@ def test_a_worker_is_killed(cluster, corpus, ner, model):
     assert sum(len(r["entities"]) for r in read("ray.jsonl")) > COUNT
 
 
-def test_what_one_engine_began_another_ends(cluster, corpus, ner, model, monkeypatch):
+def test_one_engine_resumes_a_run_of_the_other(cluster, corpus, ner, model, monkeypatch):
     described = ModelSpec.load(model, {})
     monkeypatch.setattr(writers, "FLUSH_RECORDS", 50)
     append = Journal.append
@@ -137,7 +137,7 @@ def test_what_one_engine_began_another_ends(cluster, corpus, ner, model, monkeyp
     assert_like(read("out.jsonl"), read("local.jsonl"))
 
 
-def test_chunks_have_their_neighbours(corpus):
+def test_chunks_include_their_context(corpus):
     records = list(find_sources(["in.jsonl"]).records(print))
     chunks = list(ray_engine.make_chunks(records[40:], records[38:40], 2, 32))
     first = 40
@@ -158,7 +158,7 @@ def test_standard_input(cluster, corpus, model, monkeypatch):
     assert [r["id"] for r in read("out.jsonl")] == [0]
 
 
-def test_errors_of_a_worker(cluster, corpus, model):
+def test_worker_errors_reach_the_driver(cluster, corpus, model):
     described = ModelSpec.load(model, {})
     engine = ray_engine.RayEngine(replace(described, folder=corpus), "cpu", 1)
     with pytest.raises(CheckpointError, match=r"config\.json"):

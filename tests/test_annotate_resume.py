@@ -1,4 +1,4 @@
-"""`diffusionner annotate` that is killed, or whose disk is full: nothing is lost or doubled."""
+"""`diffusionner annotate` after a kill or a full disk: no record is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from diffusionner.errors import DataError, WriteError
 from models import lively_model
 
 COUNT = 300
-# The command without the model: entities at a rate that leaves time for killing.
+# The command without a model, slow enough to be killed.
 SLOW = """
 import sys, time
 from pathlib import Path
@@ -66,7 +66,7 @@ def model(ner: DiffusionNER, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """With an input of some hundred records in documents of seven."""
+    """A folder with an input of 300 records in documents of seven."""
     monkeypatch.chdir(tmp_path)
     records = [{"id": n, "text": f"Ada met {n}.", "doc": n // 7} for n in range(COUNT)]
     Path("in.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
@@ -114,11 +114,11 @@ def test_killed_again_and_again(model, work, target):
 
 
 class Crash(BaseException):
-    """What a test stops a run with; nothing may catch it."""
+    """Raised by tests to stop a run; nothing may catch it."""
 
 
 def crash_at(monkeypatch: pytest.MonkeyPatch, kind: type, name: str, which: int) -> None:
-    """Stop when something is called for the so-many-th time, or after half of what it does."""
+    """Raise Crash in the n-th call of a method, or after half of its work."""
     original: Callable = getattr(kind, name)
     calls = 0
 
@@ -136,8 +136,8 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, kind: type, name: str, which: int)
 
 @pytest.mark.parametrize("target", ["out.jsonl", "out.parquet"])
 @pytest.mark.parametrize("where", ["write", "append"])
-def test_stopped_at_every_place(ner, model, work, monkeypatch, target, where):
-    """The context of sentences behind such a place is what it would have been."""
+def test_stopped_at_every_flush(ner, model, work, monkeypatch, target, where):
+    """Sentences after the interruption have the same context as without it."""
     monkeypatch.setattr(writers, "FLUSH_RECORDS", 5)
     text = "".join(Path("in.jsonl").read_text().splitlines(keepends=True)[:23])
     Path("in.jsonl").write_text(text)
@@ -164,7 +164,7 @@ def test_stopped_at_every_place(ner, model, work, monkeypatch, target, where):
 
 
 def test_killed_at_the_very_end(model, work, monkeypatch):
-    """The output has its name, and the journal is still there."""
+    """The output is complete, but its journal still exists."""
     engine, described = (
         LocalEngine(DiffusionNER.from_pretrained(model), {}),
         ModelSpec.load(model, {}),
@@ -180,7 +180,7 @@ def test_killed_at_the_very_end(model, work, monkeypatch):
 
 
 def test_the_command_itself(model, work):
-    """With a model, killed once it has written something."""
+    """The real command, killed once it has written something."""
     Path("in.jsonl").write_text("".join(f'{{"id": {n}, "text": "Ada {n}"}}\n' for n in range(3000)))
     command = [sys.executable, "-m", "diffusionner", "annotate", "in.jsonl", "out.jsonl"]
     command += ["--model", str(model), "--batch-size", "8"]
@@ -197,12 +197,12 @@ def test_the_command_itself(model, work):
     assert [r["id"] for r in read("out.jsonl")] == list(range(3000))
 
 
-# --- Resumed with something else --------------------------------------------------------------
+# --- Resumed after changes ---------------------------------------------------------------------
 
 
 @pytest.fixture
 def stopped(ner, model, work, monkeypatch) -> Callable[..., Position]:
-    """A run that was stopped after ten records; a function that goes on with it."""
+    """A function that resumes a run that was stopped after ten records."""
 
     def go(
         options: dict | None = None, folder: Path = model, report: Callable[[str], None] = print
@@ -225,7 +225,7 @@ def change(line: int, text: str) -> None:
     Path("in.jsonl").write_text("".join([*lines[:line], text, *lines[line + 1 :]]))
 
 
-def test_what_is_there_is_told(stopped):
+def test_resuming_is_reported(stopped):
     told: list[str] = []
     stopped(report=told.append)
     assert told == ["resuming: 10 records of out.jsonl are already written"]
@@ -235,7 +235,7 @@ def test_what_is_there_is_told(stopped):
     assert not told
 
 
-def test_another_input(stopped):
+def test_changed_input(stopped):
     original = Path("in.jsonl").read_text()
     change(3, '{"id": 3, "text": "Bob"}\n')
     with pytest.raises(DataError, match="the input has changed: its first 10 records"):
@@ -247,14 +247,14 @@ def test_another_input(stopped):
     assert stopped().records == COUNT
 
 
-def test_what_was_not_read_yet_may_be_mended(stopped):
-    change(20, '{"id": 20, "text": "mended"}\n')
+def test_unread_input_may_change(stopped):
+    change(20, '{"id": 20, "text": "fixed"}\n')
     stopped()
     records = read("out.jsonl")
-    assert [r["id"] for r in records] == list(range(COUNT)) and records[20]["text"] == "mended"
+    assert [r["id"] for r in records] == list(range(COUNT)) and records[20]["text"] == "fixed"
 
 
-def test_other_options_and_another_model(stopped, model, tmp_path):
+def test_changed_options_and_model(stopped, model, tmp_path):
     with pytest.raises(DataError, match="an earlier run; the options changed since"):
         stopped({"threshold": 0.9})
     other = tmp_path / "other"
@@ -269,7 +269,7 @@ def test_other_options_and_another_model(stopped, model, tmp_path):
     assert stopped({"batch_size": 3}).records == COUNT
 
 
-def test_two_at_once(stopped):
+def test_two_runs_at_once(stopped):
     with (
         open("out.jsonl.journal", "ab") as held,
         pytest.raises(WriteError, match=r"another process is writing out\.jsonl"),
@@ -281,7 +281,7 @@ def test_two_at_once(stopped):
     assert stopped().records == COUNT
 
 
-def test_what_is_missing(stopped):
+def test_missing_and_damaged_files(stopped):
     content = Path("out.jsonl.partial").read_bytes()
     Path("out.jsonl.partial").write_bytes(content[:10])
     with pytest.raises(DataError, match="shorter than its journal says"):
@@ -299,7 +299,7 @@ def test_what_is_missing(stopped):
     assert [r["id"] for r in read("out.jsonl")] == list(range(COUNT))
 
 
-# --- No room ----------------------------------------------------------------------------------
+# --- Full disk ----------------------------------------------------------------------------------
 
 
 def small_files() -> None:
@@ -307,7 +307,7 @@ def small_files() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
 
-def test_a_file_that_may_not_grow(model, work):
+def test_file_size_limit(model, work):
     limited = start(model, "out.jsonl", preexec_fn=small_files)
     _, err = limited.communicate()
     assert limited.returncode and "out.jsonl.partial cannot be written: File too large" in err
@@ -319,7 +319,7 @@ def test_a_file_that_may_not_grow(model, work):
 
 @pytest.mark.parametrize(("target", "size"), [("out.jsonl", "20k"), ("out.parquet", "28k")])
 def test_a_full_disk(model, work, target, size):
-    """A real one: a file system of some kilobytes, where the system lets us make one."""
+    """A real file system of some kilobytes, if one can be mounted."""
     script = f"""
 set -e
 mount -t tmpfs -o size={size} tmpfs small
@@ -350,7 +350,7 @@ cp -r small/{target} .
 
 
 @pytest.mark.parametrize("target", ["out.jsonl", "out.parquet"])
-def test_what_a_full_disk_says(ner, model, work, monkeypatch, target):
+def test_message_of_a_full_disk(ner, model, work, monkeypatch, target):
     monkeypatch.setattr(writers, "FLUSH_RECORDS", 5)
     described, engine = ModelSpec.load(model, {}), LocalEngine(ner, {})
     written = 0
@@ -374,7 +374,7 @@ def test_what_a_full_disk_says(ner, model, work, monkeypatch, target):
     assert [r["id"] for r in read(target)] == list(range(COUNT))
 
 
-def test_standard_output_without_room(model, work):
+def test_full_standard_output(model, work):
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
             [sys.executable, "-c", SLOW, "in.jsonl", "-", str(model)],

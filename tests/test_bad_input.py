@@ -1,4 +1,4 @@
-"""What users get wrong and what machines do to them: one clear message, and nothing is lost."""
+"""User errors and damaged files: one clear message, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_output_that_is_a_file(refused, config, tmp_path):
 
 
 def test_encoder_that_cannot_be_found_offline(config, tmp_path):
-    """A process of its own: whether there is a hub is decided when transformers is loaded."""
+    """In a separate process, because transformers decides at import whether it is offline."""
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")}
     done = subprocess.run(
         [sys.executable, "-m", "diffusionner", "train", str(config), "encoder=no-such/encoder"],
@@ -95,13 +95,13 @@ def test_encoder_that_cannot_be_found_offline(config, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_encoder_folder_that_is_not_there(refused, config, tmp_path):
+def test_missing_encoder_folder(refused, config, tmp_path):
     err = refused("train", config, f"encoder={tmp_path / 'no' / 'such' / 'folder'}")
     assert "cannot load the encoder" in err
     assert "Offline, set encoder.name to a folder with config.json, model.safetensors" in err
 
 
-def test_minilm_that_is_not_installed(refused, config, monkeypatch):
+def test_minilm_not_installed(refused, config, monkeypatch):
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util,
@@ -147,8 +147,8 @@ def test_missing_weights(refused, folder):
     assert "is missing" in refused("predict", "--model", folder, "Ada")
 
 
-def test_tokenizers_that_are_not_whole(refused, folder):
-    """Without its words a model would find nothing, and say so."""
+def test_incomplete_tokenizers(refused, folder):
+    """Without its vocabulary a model would silently find nothing."""
     path = folder / "tokenizer.json"
     path.write_text("{}")
     assert "the tokenizer in" in refused("predict", "--model", folder, "Ada")
@@ -180,7 +180,7 @@ def test_no_model(refused, tmp_path):
         (lambda c: c["settings"]["decoder"].update(layerz=3), "did you mean 'decoder.layers'?"),
     ],
 )
-def test_config_that_does_not_fit(refused, folder, change, message):
+def test_inconsistent_config(refused, folder, change, message):
     values = json.loads((folder / "config.json").read_text())
     change(values)
     (folder / "config.json").write_text(json.dumps(values))
@@ -199,7 +199,7 @@ def test_config_that_does_not_fit(refused, folder, change, message):
         ),
     ],
 )
-def test_config_that_is_damaged(refused, folder, change):
+def test_damaged_config(refused, folder, change):
     values = json.loads((folder / "config.json").read_text())
     change(values)
     (folder / "config.json").write_text(json.dumps(values))
@@ -222,7 +222,7 @@ def test_weights_of_another_model(refused, folder):
 
 
 @pytest.mark.parametrize("device", ["cuda:77", "nonsense"])
-def test_device_that_is_not_there(refused, folder, device):
+def test_unavailable_device(refused, folder, device):
     assert device in refused("predict", "--model", folder, "--device", device, "Ada")
 
 
@@ -284,7 +284,7 @@ def test_unknown_label_in_dev(refused, config, folder, tmp_path):
         ("", "data.dev_from_train=0", "the file holds no sentences"),
     ],
 )
-def test_data_without_anything_to_learn(refused, config, tmp_path, text, override, message):
+def test_data_without_entities(refused, config, tmp_path, text, override, message):
     path = tmp_path / "little.jsonl"
     path.write_text(text)
     err = refused("train", config, f"data.train={path}", override)

@@ -1,4 +1,4 @@
-"""The command line: real processes end to end, the details in this one."""
+"""The command line: end to end in separate processes, details in this one."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def finish(process: subprocess.Popen, stdin: bytes | None = None) -> Result:
 
 @pytest.fixture(scope="module")
 def project(encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with data, a config, and the model that `diffusionner train` made of them."""
+    """A folder with data, a config and the model trained by `diffusionner train`."""
     folder = tmp_path_factory.mktemp("project")
     lines = EXCERPT.read_text(encoding="utf-8").splitlines()
     (folder / "train.jsonl").write_text("\n".join(lines[:16]) + "\n", encoding="utf-8")
@@ -94,7 +94,7 @@ def model(project: Path) -> Path:
 
 
 def test_end_to_end(project, model):
-    """Train, evaluate and predict in processes of their own, in the user's folder."""
+    """Train, evaluate and predict in separate processes."""
     assert {"config.json", "model.safetensors", "log.jsonl", "tensorboard", "test.json"} <= {
         path.name for path in model.iterdir()
     }
@@ -176,7 +176,7 @@ def test_no_command_is_help(cli):
 
 @pytest.mark.parametrize("columns", ["300", "60"])
 def test_settings_lists_every_setting(cli, monkeypatch, columns):
-    """Each on a line, however narrow the terminal that the output does not go to."""
+    """One line each, however narrow the terminal, if the output goes elsewhere."""
     monkeypatch.setenv("COLUMNS", columns)
     result = cli("settings")
     assert result.status == 0
@@ -196,7 +196,7 @@ def test_settings_on_a_terminal_are_named_in_full(cli, monkeypatch, columns):
         assert any(f" {name} " in line for line in lines)
 
 
-# --- What is missing, and Ctrl-C --------------------------------------------------------------
+# --- Missing packages, Ctrl-C -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_settings_on_a_terminal_are_named_in_full(cli, monkeypatch, columns):
         ("uvicorn", "serve", "pip install '.[serve]'\n"),
     ],
 )
-def test_a_package_that_is_missing(tmp_path, package, arguments, install):
+def test_missing_package(tmp_path, package, arguments, install):
     code = f"import sys; sys.modules['{package}'] = None\nfrom diffusionner.cli import main; main()"
     command = [sys.executable, "-c", code, *arguments.split()]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -258,7 +258,7 @@ def test_train_is_interrupted_before_it_has_a_state(cli, config, monkeypatch):
 
 
 def test_predict_is_interrupted(project, tmp_path):
-    """What was done is kept, and its name told."""
+    """The lines done so far are kept and their file is named."""
     target = tmp_path / "out.jsonl"
     partial = tmp_path / "out.jsonl.partial"
     arguments = ("--model", "runs/a", "--input", "-", "--output", str(target), "--batch-size", "1")
@@ -323,7 +323,7 @@ def test_predict_shows_texts(cli, model):
 
 
 def test_predict_files(cli, model, tmp_path):
-    """Other fields stay, entities are in order, empty lines and texts are fine."""
+    """Other fields are kept, entities are in order, empty lines and texts are accepted."""
     lines = [
         {"text": "Ada met Charles, the wife of the captain. He left London.", "id": 5, "ü": [1]},
         {"tokens": ["Ada", "met", "Charles"], "entities": "replaced"},
@@ -370,7 +370,7 @@ def test_predict_from_pipe_to_pipe(cli, model):
     assert again.out == result.out
 
 
-def test_predict_text_of_a_pipe(cli, model):
+def test_predict_text_from_standard_input(cli, model):
     source = "Ada met Zoë.\nHe left London.\n".encode()
     assert "Ada met Zoë. He left London." in cli("predict", "--model", model, "-", stdin=source).out
     result = cli("predict", "--model", model, "-", "--output", "-", stdin=source)
@@ -381,7 +381,7 @@ def test_predict_text_of_a_pipe(cli, model):
 
 
 def test_predict_points_to_annotate_for_plain_text(cli, model, monkeypatch):
-    """Once, and in one line even where lines are short."""
+    """Once, on one line even in a narrow terminal."""
     monkeypatch.setenv("COLUMNS", "40")
     result = cli("predict", "--model", model, "--input", "-", stdin=b"Ada met Zoe.\nHe left.\n")
     assert result.status == 1
@@ -469,7 +469,7 @@ BAD_LINES = {
 
 
 @pytest.mark.parametrize("bad", BAD_LINES)
-def test_a_bad_line_is_reported_and_the_rest_is_done(cli, model, tmp_path, bad):
+def test_bad_lines_are_reported_and_skipped(cli, model, tmp_path, bad):
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     good = b'{"text": "Ada met Charles."}'
     source.write_bytes(b"\n".join([good, b"", bad, good]) + b"\n")
@@ -490,8 +490,8 @@ def test_a_bad_line_is_reported_and_the_rest_is_done(cli, model, tmp_path, bad):
         pytest.param(b"[" * 100_000, id="nested too deeply"),
     ],
 )
-def test_odd_lines_do_not_end_everything(cli, model, tmp_path, bad):
-    """Reported or, where that is possible, used."""
+def test_odd_lines_do_not_stop_the_run(cli, model, tmp_path, bad):
+    """They are reported or, if possible, used."""
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_bytes(b'{"text": "Ada"}\n' + bad + b'\n{"text": "Charles"}\n')
     result = cli("predict", "--model", model, "--input", source, "--output", target)

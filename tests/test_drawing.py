@@ -33,7 +33,7 @@ NASTY = "</style><script>alert(1)</script> \0 \ud800 \x1b \uffff end"
 
 
 class Shown(HTMLParser):
-    """Text of the drawing, and every element that is opened."""
+    """Collects the text and the elements of a drawing."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ def test_html_has_the_text_and_the_entities():
     assert '<i class="c1 s"' in html  # the second of the model's labels, beginning here
 
 
-def test_nothing_in_a_text_is_markup():
+def test_text_is_escaped():
     drawn = Entities([Entity(0, 8, NASTY, 0.5, NASTY[:8])], NASTY, [])
     for html in (drawn.to_html(), drawn._repr_html_(), page([drawn])):
         assert {"script", "img"}.isdisjoint(Shown(html).tags)
@@ -80,7 +80,7 @@ def test_no_entities():
         ElementTree.fromstring(Entities([], text).to_svg())
 
 
-def test_svg_is_one_picture_of_all():
+def test_svg():
     svg = Entities(FOUND, TEXT, ["GPE", "ORG"]).to_svg()
     root = ElementTree.fromstring(svg)
     name = "{http://www.w3.org/2000/svg}"
@@ -90,7 +90,7 @@ def test_svg_is_one_picture_of_all():
     assert len(list(root.iter(f"{name}rect"))) == 1 + len(FOUND)
 
 
-def test_a_page_that_can_do_nothing():
+def test_page_has_a_strict_policy():
     html = page([Entities(FOUND, TEXT), Entities([], "Nothing.")])
     assert "default-src 'none'" in html
     assert html.count("<figure") == 2
@@ -145,7 +145,7 @@ spans = st.lists(
 
 @given(spans)
 @settings(max_examples=100, deadline=None)
-def test_no_two_in_one_lane_overlap(found):
+def test_entities_in_a_lane_do_not_overlap(found):
     lanes = assign(found)
     for i, (one, lane) in enumerate(zip(found, lanes, strict=True)):
         for other, its in zip(found[:i], lanes[:i], strict=True):
@@ -159,7 +159,7 @@ def test_no_two_in_one_lane_overlap(found):
 
 @given(st.text("ab \n𝔘", max_size=50), spans)
 @settings(max_examples=100, deadline=None)
-def test_pieces_are_the_whole_text(text, found):
+def test_pieces_cover_the_text(text, found):
     entities = [Entity(s, e, "X") for s, e in found if e <= len(text)]
     cut = list(pieces(text, entities))
     assert "".join(text[start:end] for start, end in cut) == text
@@ -168,8 +168,8 @@ def test_pieces_are_the_whole_text(text, found):
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="no node: install Debian's 'nodejs'")
-def test_the_pages_script_draws_the_same(tmp_path):
-    """lanes.js is a copy of lanes.py in another language, and must stay one."""
+def test_the_script_of_the_page_draws_the_same(tmp_path):
+    """lanes.js must give the same layout as lanes.py."""
     script = Path(diffusionner.service.__file__).parent / "page" / "lanes.js"
     shutil.copy(script, tmp_path / "lanes.mjs")
     cases = [

@@ -1,4 +1,4 @@
-"""push_to_hub, and from_pretrained of what was pushed, over HTTP to a hub on this machine."""
+"""push_to_hub, and from_pretrained of the upload, with a local hub over HTTP."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def ner(encoder_folder: Path) -> DiffusionNER:
     return lively_model(encoder_folder)
 
 
-def test_there_and_back(hub, ner):
+def test_upload_and_download(hub, ner):
     address = ner.push_to_hub(NAME, token="secret", private=True, message="First")
     assert address == f"{hub.address}/{NAME}/commit/{hubs.SHA}"
     assert hub.private == {NAME: True} and hub.messages == ["First"]
@@ -49,7 +49,7 @@ def test_there_and_back(hub, ner):
     assert back.labels == ner.labels and back(TEXT)
 
 
-def test_smaller(hub, ner):
+def test_precision(hub, ner):
     ner.push_to_hub(NAME, token="t")
     large = len(hub.repos[NAME]["model.safetensors"])
     ner.push_to_hub(NAME, token="t", precision="int8")
@@ -57,7 +57,7 @@ def test_smaller(hub, ner):
     assert DiffusionNER.from_pretrained(NAME)(TEXT)
 
 
-def test_a_card_is_made(hub, ner, tmp_path):
+def test_generated_card(hub, ner, tmp_path):
     ner.push_to_hub(NAME, token="t")
     card = tmp_path / "README.md"
     card.write_bytes(hub.repos[NAME]["README.md"])
@@ -68,15 +68,15 @@ def test_a_card_is_made(hub, ner, tmp_path):
     assert f'from_pretrained("{NAME}")' in text and "`FAC`, `GPE`, `PER`" in text
 
 
-def test_its_own_card_stays(hub, ner, tmp_path):
+def test_existing_card_is_kept(hub, ner, tmp_path):
     ner.save_pretrained(tmp_path / "model")
     (tmp_path / "model/README.md").write_text("---\nlicense: mit\n---\n# Mine é\n", "utf-8")
     DiffusionNER.from_pretrained(tmp_path / "model").push_to_hub(NAME, token="t")
     assert hub.repos[NAME]["README.md"].decode() == "---\nlicense: mit\n---\n# Mine é\n"
 
 
-def test_an_exported_model_as_it_is(hub, ner, tmp_path):
-    """Nothing of it is torch's; what else is in its folder stays here."""
+def test_exported_models_are_uploaded_unchanged(hub, ner, tmp_path):
+    """Other files in the folder are not uploaded."""
     folder = tmp_path / "exported"
     ner.save_pretrained(folder)
     (folder / "encoder.onnx").write_bytes(b"graph")
@@ -86,7 +86,7 @@ def test_an_exported_model_as_it_is(hub, ner, tmp_path):
     assert hub.repos[NAME]["encoder.onnx"] == b"graph" and "log.bin" not in hub.repos[NAME]
 
 
-def test_refused_by_the_hub(hub, ner, monkeypatch):
+def test_upload_errors(hub, ner, monkeypatch):
     monkeypatch.setattr(hubs.Hub, "create", lambda *_: 1 / 0)  # which closes the connection
     with pytest.raises(
         WriteError, match="could not be uploaded to the hub as 'someone/tiny-ner': "

@@ -1,4 +1,4 @@
-"""The page, used as people do: in Chromium, by mouse and by keyboard."""
+"""The web page in Chromium, used by mouse and by keyboard."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ NAMELESS = """() => [...document.querySelectorAll("button, input, select, textar
 
 
 class Scripted(JsonPredictor):
-    """Finds what it is told to in texts that it is told of, and else what the model does."""
+    """Returns scripted entities for known texts, else those of the model."""
 
     scripts: dict[str, list[Entity]]
 
@@ -88,7 +88,7 @@ def browser() -> Iterator[Any]:
 
 
 class Visit:
-    """A page that was opened, and what it did meanwhile."""
+    """An open page with its requests and console messages."""
 
     def __init__(self, browser: Any, client: Client, fragment: str = "", **options: Any) -> None:
         self.context = browser.new_context(
@@ -120,7 +120,7 @@ class Visit:
 
 @pytest.fixture
 def visit(browser, client) -> Iterator[Visit]:
-    """Whatever is done there, nothing goes wrong and nobody else is asked."""
+    """An open page; checks that nothing is logged and no other host is contacted."""
     visit = Visit(browser, client)
     yield visit
     assert visit.said == []
@@ -137,7 +137,7 @@ def script(predictor: Scripted, text: str, *found: tuple[int, int, str, float]) 
 
 @pytest.fixture
 def nested(predictor: Scripted) -> str:
-    """Entities in entities, after a character that JavaScript counts twice."""
+    """Nested entities after a character of two UTF-16 units."""
     text = "𝔘 the Bank of England in London, England"
     found = [
         (6, 21, "FAC", 0.91), (14, 21, "GPE", 0.62), (25, 40, "GPE", 0.83), (25, 31, "PER", 0.34),
@@ -146,7 +146,7 @@ def nested(predictor: Scripted) -> str:
     return script(predictor, text, *found)
 
 
-def test_the_same_entities_as_the_service(visit, client):
+def test_entities_equal_those_of_the_service(visit, client):
     visit.find(TEXT)
     found = client.entities(TEXT).json()["results"][0]["entities"]
     assert sorted(visit.labels()) == sorted(f"{e['label']} {e['score']:.2f}" for e in found)
@@ -257,12 +257,12 @@ def test_watching_the_denoising(visit):
 
 
 def bars(page: Any) -> list[list[int]]:
-    """The first and last word that each bar lies under."""
+    """Return the first and last word above each bar."""
     return sorted(page.evaluate(MOVED))
 
 
 def spans_at(sentence: dict[str, Any], step: int) -> list[list[int]]:
-    """What the service says of it."""
+    """Return the spans of a step in the response of the service."""
     starts = {word[0]: i for i, word in enumerate(sentence["words"])}
     ends = {word[1]: i for i, word in enumerate(sentence["words"])}
     steps = sentence["steps"]
@@ -299,7 +299,7 @@ def test_by_keyboard_alone(visit):
     assert wanted <= set(reached)
 
 
-def test_everything_has_a_name(visit):
+def test_every_control_has_an_accessible_name(visit):
     visit.find(TEXT)
     visit.page.get_by_role("button", name="Denoise").click()
     visit.page.wait_for_selector("#stage:not([hidden])")
@@ -324,7 +324,7 @@ def test_on_a_phone(browser, client, scheme):
     visit.context.close()
 
 
-def test_a_strict_policy(client):
+def test_content_security_policy(client):
     policy = client.get("/").headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy and "http" not in policy
@@ -332,7 +332,7 @@ def test_a_strict_policy(client):
     assert "style=" not in page and "onclick" not in page and "<style" not in page
 
 
-def test_refusals_are_shown_and_a_key_is_asked_for(browser, predictor):
+def test_errors_are_shown_and_a_key_is_requested(browser, predictor):
     keys = ApiKeys(["secret"])
     with running(predictor, Limits(characters=50), keys) as client:
         visit = Visit(browser, client)

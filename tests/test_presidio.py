@@ -1,4 +1,4 @@
-"""The Presidio recogniser in Presidio's own engine."""
+"""The Presidio recognizer in Presidio's engine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def found(results: list) -> list[tuple[int, int, str]]:
     return sorted((r.start, r.end, r.entity_type) for r in results)
 
 
-def test_types_become_presidios(ner, model):
+def test_types_are_mapped(ner, model):
     recognizer = DiffusionNERRecognizer(model)
     assert recognizer.supported_entities == ["LOCATION", "PERSON"]
     results = recognizer.analyze(TEXT, [])
@@ -45,7 +45,7 @@ def test_types_become_presidios(ner, model):
     assert [r.score for r in results] == pytest.approx([e.score for e in entities])
 
 
-def test_only_what_is_asked_for(model):
+def test_requested_entities_only(model):
     recognizer = DiffusionNERRecognizer(model)
     every = found(recognizer.analyze(TEXT, []))
     persons = found(recognizer.analyze(TEXT, ["PERSON", "PHONE_NUMBER"]))
@@ -53,7 +53,7 @@ def test_only_what_is_asked_for(model):
 
 
 def test_in_the_engine(model):
-    """Beside a recogniser of Presidio's own, without a model of spaCy's."""
+    """Together with a recognizer of Presidio, without a spaCy model."""
     registry = presidio.RecognizerRegistry(supported_languages=["en"])
     registry.add_recognizer(presidio.predefined_recognizers.IpRecognizer())
     registry.add_recognizer(DiffusionNERRecognizer(model, overlap="flat"))

@@ -1,4 +1,4 @@
-"""The service answers as the library does, and anything else with a clear refusal."""
+"""The service returns the results of the library, and clear errors for bad requests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LIMITS = Limits(body_bytes=300_000, texts=50, characters=2_000, step_characters=
 
 
 def same(found: list[dict[str, Any]], expected: list[Entity]) -> bool:
-    """Up to the last digits of scores, which depend on the shape of a batch."""
+    """Compare entities; the last digits of scores depend on the shape of a batch."""
     rounded = [pytest.approx(written(e)["score"], abs=1e-5) for e in expected]
     return found == [
         written(e) | {"score": score} for e, score in zip(expected, rounded, strict=True)
@@ -54,7 +54,7 @@ def client(ner: DiffusionNER) -> Iterator[Client]:
         yield client
 
 
-def test_answers_are_the_librarys_own(client, ner):
+def test_results_equal_those_of_the_library(client, ner):
     options = {"steps": 3, "spans": 7, "threshold": 0.4, "overlap": "flat"}
     for chosen in ({}, options):
         response = client.entities(*TEXTS, **chosen)
@@ -70,7 +70,7 @@ def test_answers_are_the_librarys_own(client, ner):
     assert any(answer["results"][0]["entities"])
 
 
-def test_only_the_labels_asked_for(client, ner):
+def test_requested_labels_only(client, ner):
     found = client.entities(TEXTS[0], labels=["PER"]).json()["results"][0]["entities"]
     assert same(found, [e for e in ner(TEXTS[0]) if e.label == "PER"])
     assert client.entities(TEXTS[0], labels=[]).json()["results"][0]["entities"] == []
@@ -86,7 +86,7 @@ def test_lines_in_order(client, ner):
     assert same(lines[0]["entities"], ner(TEXTS[0]))
 
 
-def test_no_texts_no_results(client):
+def test_no_texts(client):
     assert client.entities().json()["results"] == []
 
 
@@ -111,15 +111,15 @@ def test_steps_go_from_noise_to_the_entities(client, ner):
     assert found <= {(span["to_start"], span["to_end"]) for span in last if span["label"]}
 
 
-def test_steps_have_as_many_spans_as_training_had(client, ner):
-    """Those of a model that starts from candidates may be too few for noise."""
+def test_steps_use_the_number_of_spans_in_training(client, ner):
+    """A model that starts from candidates may have too few spans for noise."""
     assert ner.settings.inference.spans != ner.settings.diffusion.spans
     answer = client.post("/v1/steps", json={"text": "Ada met Charles."}).json()
     (sentence,) = answer["sentences"]
     assert {len(step["spans"]) for step in sentence["steps"]} == {ner.settings.diffusion.spans}
 
 
-def test_steps_of_nothing(client):
+def test_steps_of_empty_text(client):
     assert client.post("/v1/steps", json={"text": " "}).json()["sentences"] == []
 
 
@@ -166,7 +166,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("body", "status", "code"), BAD, ids=[str(b[:40]) for b, _, _ in BAD])
-def test_bad_requests_get_their_own_refusal(client, body, status, code):
+def test_bad_requests(client, body, status, code):
     response = client.post(
         "/v1/entities", content=body, headers={"content-type": "application/json"}
     )
@@ -175,7 +175,7 @@ def test_bad_requests_get_their_own_refusal(client, body, status, code):
     assert response.json()["error"]["message"]
 
 
-def test_other_refusals(client):
+def test_other_errors(client):
     assert client.post("/v1/entities", content=b"{}").status_code == 415
     wrong = client.get("/v1/entities")
     assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
@@ -192,7 +192,7 @@ def test_a_word_of_a_million_characters(ner):
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_a_body_of_100_megabytes_is_not_kept(client, chunked):
+def test_a_body_of_100_megabytes(client, chunked):
     chunk = b"x" * 1_000_000
     content = iter([chunk] * 100) if chunked else chunk * 100
     response = client.post(
@@ -202,7 +202,7 @@ def test_a_body_of_100_megabytes_is_not_kept(client, chunked):
     assert client.entities("Still here.").status_code == 200
 
 
-def test_a_client_that_sends_a_byte_now_and_then(client):
+def test_slow_clients_time_out(client):
     with client.connect() as slow, client.connect() as slower:
         slow.sendall(request_bytes(b"", "Content-Length: 1000"))
         slower.sendall(b"POST /v1/ent")
@@ -219,7 +219,7 @@ def test_a_client_that_sends_a_byte_now_and_then(client):
         assert time.monotonic() - started < 5
 
 
-def test_a_half_closed_connection_gets_its_answer(ner):
+def test_a_half_closed_connection_gets_its_response(ner):
     held = Held(ner)
     with running(held) as client, client.connect() as half:
         half.sendall(request_bytes(b'{"texts": ["Ada Lovelace."]}'))
@@ -233,7 +233,7 @@ def test_a_half_closed_connection_gets_its_answer(ner):
 
 
 @pytest.mark.parametrize("accept", ["application/json", "application/x-ndjson"])
-def test_clients_that_go_away_are_not_computed_for(ner, accept):
+def test_requests_of_disconnected_clients_are_dropped(ner, accept):
     held = Held(ner)
     with running(held) as client, ThreadPoolExecutor() as pool:
         first = pool.submit(client.entities, "First.")
@@ -248,7 +248,7 @@ def test_clients_that_go_away_are_not_computed_for(ner, accept):
         assert held.given == [["First."], ["Last."]]
 
 
-def test_too_much_is_refused_and_the_rest_answered(ner):
+def test_a_full_queue_refuses_requests(ner):
     held = Held(ner)
     with running(held, Limits(queue=3)) as client, ThreadPoolExecutor(8) as pool:
         waiting = [pool.submit(client.entities, "First.")]
@@ -264,7 +264,7 @@ def test_too_much_is_refused_and_the_rest_answered(ner):
         assert sorted(map(len, held.given)) == [1, 3]
 
 
-def test_more_than_can_be_done_in_time_is_refused(ner):
+def test_a_long_expected_wait_refuses_requests(ner):
     held = Held(ner)
     with running(held, Limits(wait=0.5)) as client, ThreadPoolExecutor() as pool:
         waiting = pool.submit(client.entities, *["Long " * 2000] * 3)
@@ -276,7 +276,7 @@ def test_more_than_can_be_done_in_time_is_refused(ner):
         assert client.entities("Short.").status_code == 200
 
 
-def test_what_takes_too_long_is_given_up(ner, caplog):
+def test_timeout(ner, caplog):
     held = Held(ner)
     with running(held, Limits(timeout=0.3)) as client, ThreadPoolExecutor() as pool:
         first = pool.submit(client.entities, "First.")
@@ -296,7 +296,7 @@ def test_what_takes_too_long_is_given_up(ner, caplog):
 
 
 class Fragile(JsonPredictor):
-    """Fails for texts with a certain word, whatever they came with."""
+    """Fails on batches that contain a certain word."""
 
     def run(self, operation: Operation, texts: list[str]) -> list[bytes]:
         if any("fragile" in text for text in texts):
@@ -304,7 +304,7 @@ class Fragile(JsonPredictor):
         return super().run(operation, texts)
 
 
-def test_a_text_that_fails_does_not_take_others_with_it(ner, caplog):
+def test_a_failing_text_does_not_affect_others(ner, caplog):
     held = Fragile(ner)
     with running(held) as client, ThreadPoolExecutor(8) as pool:
         texts = ["fine", "fragile", "good", "well"] * 3
@@ -317,7 +317,7 @@ def test_a_text_that_fails_does_not_take_others_with_it(ner, caplog):
     assert "fragile" not in caplog.text
 
 
-def test_many_clients_share_batches_and_get_their_own(client, ner):
+def test_many_clients_share_batches(client, ner):
     texts = [f"Person {i} met Charles Babbage in London number {i % 7}." for i in range(96)]
     before = client.metric("batch_texts_count")
     with ThreadPoolExecutor(32) as pool:
@@ -328,7 +328,7 @@ def test_many_clients_share_batches_and_get_their_own(client, ner):
     assert client.metric("batch_texts_count") - before < 60
 
 
-def test_keys(ner, tmp_path):
+def test_api_keys(ner, tmp_path):
     file = tmp_path / "keys"
     file.write_text("# ours\nsecret-one\n\nsecret-two\n")
     with running(JsonPredictor(ner), keys=ApiKeys.read(file)) as client:
@@ -343,7 +343,7 @@ def test_keys(ner, tmp_path):
         assert client.get("/healthz").is_success and client.get("/readyz").is_success
 
 
-def test_key_files_that_cannot_be_used(tmp_path):
+def test_bad_key_files(tmp_path):
     with pytest.raises(SettingsError, match="cannot be read"):
         ApiKeys.read(tmp_path / "nothing")
     (tmp_path / "empty").write_text("# no key\n")

@@ -1,4 +1,4 @@
-"""Which texts are computed together."""
+"""Batching of queued texts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def batches(requests: list[tuple[Operation, list[str]]], characters: int) -> lis
     return asyncio.run(run())
 
 
-def test_one_task_a_batch_in_the_order_they_came():
+def test_one_operation_per_batch_in_order_of_arrival():
     requests = [(PLAIN, ["a"]), (OTHER, ["b"]), (PLAIN, ["c"]), (OTHER, ["d"])]
     assert batches(requests, 100) == [["a", "c"], ["b", "d"]]
 
@@ -40,11 +40,11 @@ def test_requests_take_turns():
     assert batches(requests, 6) == [["a1", "b1", "c1"], ["a2", "c2", "a3"], ["a4"]]
 
 
-def test_a_long_text_goes_alone():
+def test_a_long_text_is_a_batch_of_its_own():
     assert batches([(PLAIN, ["x" * 50]), (PLAIN, ["a"])], 10) == [["x" * 50], ["a"]]
 
 
-def test_what_comes_before_a_newcomer():
+def test_characters_ahead_of_a_new_request():
     async def run() -> None:
         queue = RequestQueue()
         queue.add(QueuedRequest(PLAIN, ["x" * 10] * 100))
@@ -56,7 +56,7 @@ def test_what_comes_before_a_newcomer():
     asyncio.run(run())
 
 
-def test_what_is_removed_is_not_taken():
+def test_removed_requests_are_not_computed():
     async def run() -> None:
         queue = RequestQueue()
         first, second = QueuedRequest(PLAIN, ["a", "b"]), QueuedRequest(PLAIN, ["c"])
@@ -82,7 +82,7 @@ class Stuck:
         return []
 
 
-def test_failures_that_nobody_asks_for_are_no_complaint(caplog):
+def test_failures_of_dropped_requests_are_not_logged_by_asyncio(caplog):
     async def run() -> None:
         batcher = Batcher(Limits(), Metrics())
         batcher.start([Failing()])
@@ -97,7 +97,7 @@ def test_failures_that_nobody_asks_for_are_no_complaint(caplog):
     assert "never retrieved" not in caplog.text
 
 
-def test_a_stop_does_not_wait_for_what_was_given_up():
+def test_stop_does_not_wait_for_dropped_requests():
     async def run() -> None:
         batcher = Batcher(Limits(), Metrics())
         batcher.start([Stuck()])

@@ -1,4 +1,4 @@
-"""`diffusionner serve` as it is run: processes that are killed, and a stop under load."""
+"""`diffusionner serve` as a process: killed workers, shutdown under load."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from models import lively_model
 
 @pytest.fixture(scope="module")
 def model(encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Exported, since a process with ONNX Runtime starts in a second."""
+    """An exported model, because ONNX Runtime starts in a second."""
     folder = tmp_path_factory.mktemp("served") / "lively"
     ner = lively_model(encoder_folder)
     words = [s.words for s in formats.read(EXCERPT)][:8]
@@ -70,7 +70,7 @@ def served(folder: Path, *arguments: str) -> Iterator[Served]:
 
 
 class Load:
-    """Clients that send one request after the other until they are told to end, or refused."""
+    """Clients that send requests one after the other until they are stopped or refused."""
 
     def __init__(self, url: str, clients: int) -> None:
         self.url = url
@@ -98,7 +98,7 @@ class Load:
             thread.join()
 
 
-def test_nothing_accepted_is_lost(model):
+def test_no_accepted_request_is_lost(model):
     with served(model) as service:
         load = Load(service.url, 12)
         until(lambda: load.answers[200] > 40)
@@ -123,7 +123,7 @@ def test_nothing_accepted_is_lost(model):
         assert not other.is_running()
 
 
-def test_a_front_that_is_killed_leaves_no_process_behind(model):
+def test_killing_the_main_process_ends_the_workers(model):
     with served(model, "--workers", "2") as service:
         workers = service.workers()
         assert len(workers) == 2
@@ -131,7 +131,7 @@ def test_a_front_that_is_killed_leaves_no_process_behind(model):
         until(lambda: not any(worker.is_running() for worker in workers))
 
 
-def test_ctrl_c_does_not_wait_for_what_was_given_up(model):
+def test_ctrl_c_does_not_wait_for_dropped_requests(model):
     with served(model, "--timeout", "0.3") as service:
         slow = {"texts": ["Ada met Charles Babbage in London. " * 2800], "steps": 50, "spans": 500}
         answer = httpx.post(f"{service.url}/v1/entities", json=slow, timeout=30)
@@ -147,8 +147,8 @@ def test_ctrl_c_does_not_wait_for_what_was_given_up(model):
         assert "Traceback" not in service.text
 
 
-def test_addresses_that_cannot_be_had(refused, tmp_path):
-    """Told before the model, which is not there, is looked for."""
+def test_unavailable_addresses(refused, tmp_path):
+    """Reported before the model, which does not exist, is looked up."""
 
     def message(*arguments: object) -> str:
         return refused("serve", "--model", tmp_path / "no_such", *arguments)
@@ -164,12 +164,12 @@ def test_addresses_that_cannot_be_had(refused, tmp_path):
         assert f"--host {host} is not a known address" in message("--host", host)
 
 
-def test_what_cannot_be_served_is_told(refused, tmp_path, model):
+def test_missing_models_and_keys(refused, tmp_path, model):
     assert "no_such" in refused("serve", "--model", tmp_path / "no_such")
     assert "API keys" in refused("serve", "--model", model, "--api-key-file", tmp_path / "nothing")
 
 
-def test_a_model_that_does_not_load_ends_the_service(model, tmp_path):
+def test_a_model_that_does_not_load_stops_the_service(model, tmp_path):
     broken = tmp_path / "broken"
     broken.mkdir()
     for file in model.iterdir():

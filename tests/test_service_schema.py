@@ -1,4 +1,4 @@
-"""The service against its own description, by schemathesis."""
+"""The service against its OpenAPI description, by schemathesis."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def client(encoder_folder: Path) -> Iterator[Client]:
 
 @pytest.mark.parametrize("mode", ["positive", "negative"])
 @pytest.mark.parametrize("path", ["/v1/entities", "/v1/steps"])
-def test_posts_are_as_described(client, path, mode):
-    """Requests as they should be are answered, others refused, all as the description says."""
+def test_posts_match_the_description(client, path, mode):
+    """Valid requests are answered, others refused, all as described."""
     described = schemathesis.openapi.from_url(f"{client.base_url}/openapi.json")
     cases = described[path]["POST"].as_strategy(schemathesis.GenerationMode(mode))
 
@@ -47,12 +47,12 @@ def test_posts_are_as_described(client, path, mode):
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/healthz", "/readyz", "/metrics"])
-def test_gets_are_as_described(client, path):
+def test_gets_match_the_description(client, path):
     described = schemathesis.openapi.from_url(f"{client.base_url}/openapi.json")
     described[path]["GET"].Case().call_and_validate()
 
 
-def test_what_is_described(client):
+def test_description(client):
     paths = client.get("/openapi.json").json()["paths"]
     assert set(paths) == {
         "/v1/entities", "/v1/steps", "/v1/models", "/healthz", "/readyz", "/metrics",

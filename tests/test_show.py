@@ -1,4 +1,4 @@
-"""Entities drawn under their text."""
+"""Entities drawn under their text in the terminal."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def test_nested_entities_are_drawn_in_lanes():
     ]
 
 
-def test_entities_side_by_side_share_a_lane():
+def test_disjoint_entities_share_a_lane():
     text = "Ada Lovelace and also Charles"
     lines = draw(text, [Entity(0, 3, "PER", 1.0, "Ada"), Entity(22, 29, "PER", 0.5, "Charles")])
     assert lines == [text, "└─┘ PER 1.00          └─────┘ PER 0.50"]
 
 
-def test_labels_that_would_collide_take_two_lanes():
+def test_labels_that_collide_take_two_lanes():
     lines = draw("Ada Bob", [Entity(0, 3, "PER", 1.0, "Ada"), Entity(4, 7, "GPE", 1.0, "Bob")])
     assert lines == ["Ada Bob", "└─┘ PER 1.00", "    └─┘ GPE 1.00"]
 
@@ -86,7 +86,7 @@ def test_wrapping():
     assert len(lines) == 4
 
 
-def test_labels_at_the_right_edge_are_whole():
+def test_labels_at_the_right_edge_are_complete():
     text = "In the end, after all those years, everybody went back to the town of Newcastle"
     lines = draw(text, [Entity(70, 79, "GPE", 0.5, "Newcastle")], width=82)
     assert any("GPE" in line for line in lines)

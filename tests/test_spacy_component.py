@@ -56,7 +56,7 @@ def spans(doc: Doc, key: str = "sc") -> list[tuple[int, int, str, float]]:
 
 
 def expected(ner: DiffusionNER, sentences: list[list[str]], **options) -> list[tuple]:
-    """In the tokens of a doc that is these sentences and nothing else."""
+    """Return the expected spans of a doc that consists of these sentences."""
     found = ner.predict_tokens(sentences, docs=["d"] * len(sentences), **options)
     result, before = [], 0
     for words, entities in zip(sentences, found, strict=True):
@@ -65,20 +65,20 @@ def expected(ner: DiffusionNER, sentences: list[list[str]], **options) -> list[t
     return result
 
 
-def test_the_docs_own_tokens(nlp, ner):
+def test_tokens_of_the_doc(nlp, ner):
     doc = nlp("Ada Lovelace met Charles Babbage in London. They talked.")
     sentences = ["Ada Lovelace met Charles Babbage in London .".split(), "They talked .".split()]
     assert spans(doc) == expected(ner, sentences)
     assert spans(doc)
 
 
-def test_the_docs_own_sentences(nlp, ner):
+def test_sentences_of_the_doc(nlp, ner):
     nlp.add_pipe("sentencizer", first=True, config={"punct_chars": [","]})
     doc = nlp("Ada left, Bob. He stayed")
     assert spans(doc) == expected(ner, [["Ada", "left", ","], "Bob . He stayed".split()])
 
 
-def test_white_space_is_no_word(nlp, ner):
+def test_white_space_is_ignored(nlp, ner):
     doc = nlp("  Ada \n met\n\n\nBob .")
     words = [t for t in doc if not t.is_space]
     found = expected(ner, [["Ada", "met"], ["Bob", "."]])  # a blank line ends a sentence
@@ -86,7 +86,7 @@ def test_white_space_is_no_word(nlp, ner):
     assert spans(doc) == mended and any(token.is_space for token in doc)
 
 
-def test_flat_ones_best_first(nlp):
+def test_ents_are_the_best_disjoint_entities(nlp):
     doc = nlp(TEXTS[0])
     scored = {(s[0], s[1], s[2]): s[3] for s in spans(doc)}
     ents = {(e.start, e.end, e.label_) for e in doc.ents}
@@ -97,7 +97,7 @@ def test_flat_ones_best_first(nlp):
             assert max(scored[e] for e in over) >= score
 
 
-def test_entities_that_are_there_stay(nlp):
+def test_existing_entities_are_kept(nlp):
     ruler = nlp.add_pipe("entity_ruler", first=True)
     ruler.add_patterns([{"label": "MINE", "pattern": "Lovelace met"}])
     doc = nlp(TEXTS[0])
@@ -153,7 +153,7 @@ def test_settings(model, ner):
         wrong("Ada")
 
 
-def test_a_model_that_is_not_there(tmp_path):
+def test_missing_model(tmp_path):
     nlp = spacy.blank("en")
     nlp.add_pipe("diffusionner", config={"model": str(tmp_path / "none")})
     with pytest.raises(CheckpointError, match="no model in"):
@@ -163,7 +163,7 @@ def test_a_model_that_is_not_there(tmp_path):
 # --- With the pipeline ------------------------------------------------------------------------
 
 
-def test_on_disk_with_a_copy_of_the_model(nlp, model, tmp_path):
+def test_to_disk_copies_the_model(nlp, model, tmp_path):
     moved = tmp_path / "moved"
     shutil.copytree(model, moved)
     (moved / "log.jsonl.bin").write_text("no part of the model")
@@ -181,7 +181,7 @@ def test_on_disk_with_a_copy_of_the_model(nlp, model, tmp_path):
     assert "model.safetensors" in files and "log.jsonl.bin" not in files
 
 
-def test_in_bytes(nlp, model, tmp_path):
+def test_to_bytes(nlp, model, tmp_path):
     content = nlp.to_bytes()
     other = spacy.blank("en")
     other.add_pipe("diffusionner", config={"model": str(tmp_path / "elsewhere")})
@@ -212,7 +212,7 @@ def test_docs_keep_scores(nlp):
     assert isinstance(back.spans["sc"].attrs["scores"], np.ndarray)
 
 
-def test_several_in_one_pipeline(model):
+def test_two_components_in_one_pipeline(model):
     nlp = spacy.blank("en")
     for name, key in (("one", "a"), ("two", "b")):
         config = {"model": str(model), "spans_key": key, "steps": 1 + (key == "b")}

@@ -1,4 +1,4 @@
-"""predict_entities, as GLiNER has it."""
+"""predict_entities, the interface of GLiNER."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def ner(encoder_folder: Path) -> DiffusionNER:
     return lively_model(encoder_folder)
 
 
-def test_as_gliner_gives_them(ner):
+def test_same_form_as_gliner(ner):
     entities = ner.predict_entities(TEXT, LABELS, threshold=0.0)
     assert entities and all(list(entity) == FIELDS for entity in entities)
     for entity in entities:
@@ -53,13 +53,13 @@ def test_unknown_types(ner):
         ner.predict_entities(TEXT, ["person", "PER", "x"])
 
 
-def test_a_string_is_no_list_of_types(ner):
+def test_labels_must_be_a_list(ner):
     with pytest.raises(TypeError, match=r"a list of types, such as \['PER'\], not a string"):
         ner.predict_entities(TEXT, "PER")
 
 
-def test_what_is_not_asked_for_hides_nothing():
-    """A better entity of another type around one of those looked for; and a crossing one."""
+def test_other_types_do_not_exclude_entities():
+    """A better entity of another type contains a requested one; a third one crosses it."""
     outer, inner = Entity(0, 20, "ORG", 0.9, "o"), Entity(5, 9, "PER", 0.6, "i")
     crossing = Entity(7, 12, "PER", 0.5, "c")
     texts = [e["text"] for e in choose([outer, inner, crossing], ["PER"], flat=True)]
