@@ -240,7 +240,7 @@ def test_train_is_interrupted(project):
     result = finish(process)
     assert result.status == 130
     assert "Traceback" not in result.err
-    said = "stopped; the same command with --resume goes on from the last state in runs/long"
+    said = "stopped; run the same command with --resume to continue from the state in runs/long"
     assert result.err.splitlines()[-2:] == [said, "interrupted"]
 
 
@@ -252,7 +252,7 @@ def test_train_is_interrupted_before_it_has_a_state(cli, config, monkeypatch):
     result = cli("train", config)
     assert result.status == 130
     assert result.err.splitlines()[-2:] == [
-        "stopped before there was a state to go on from; start again",
+        "stopped before the first training state was saved; start again",
         "interrupted",
     ]
 

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-WIDE = 10_000  # columns: who reads a pipe or a file wants each setting on a line of its own
-REST = 40  # columns that are needed beside the names
+UNLIMITED = 10_000  # columns, so that redirected output has one setting per line
+MIN_REST = 40  # columns for the values, defaults and descriptions
 
 
 def settings() -> None:
-    """List every setting: name, possible values, default and meaning."""
+    """List every setting with its allowed values, default and description."""
     from rich.console import Console
     from rich.table import Table
 
     from diffusionner.settings import describe
 
-    found = describe()
-    table = Table("setting", "values", "default", "meaning")
-    for name, allowed, default, meaning in found:
-        table.add_row(name, allowed, "null" if default is None else str(default), meaning)
+    rows = describe()
+    table = Table("setting", "values", "default", "description")
+    for name, allowed, default, text in rows:
+        table.add_row(name, allowed, "null" if default is None else str(default), text)
     console = Console()
-    names = max(len(name) for name, *_ in found)
+    names = max(len(name) for name, *_ in rows)
     table.columns[0].no_wrap = True
     for column in table.columns[1:]:
         column.overflow = "fold"
-    # A terminal breaks lines that are too long; rich would cut the names.
-    console.width = max(console.width, names + REST) if console.is_terminal else WIDE
+    # On a narrow terminal the terminal wraps long lines; rich would truncate the names.
+    console.width = max(console.width, names + MIN_REST) if console.is_terminal else UNLIMITED
     console.print(table)

@@ -3,73 +3,129 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from diffusionner.cli.messages import say
+from diffusionner.errors import SettingsError
 from diffusionner.storage.config import STATE_FILE
+
+if TYPE_CHECKING:
+    from diffusionner.training.api import Run
 
 
 def train(
-    config: Annotated[Path, typer.Argument(help="YAML file: one file is one experiment.")],
-    overrides: Annotated[
+    arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Settings to change, e.g. training.epochs=5."),
+        typer.Argument(
+            metavar="CONFIG|KEY=VALUE",
+            help="YAML file with the settings, and settings to change, e.g. training.epochs=5.",
+            show_default=False,
+        ),
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option("--data", metavar="FILE", help="Training corpus, in any format.")
+    ] = None,
+    dev: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Development corpus.  [default: a tenth of the training corpus]"
+        ),
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="MODEL",
+            help="Installed model, model folder or pretrained encoder to start from.  "
+            "[default: en]",
+        ),
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(metavar="FOLDER", help="Output folder.  [default: runs/model]"),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in training.output where it stopped.")
+        bool, typer.Option("--resume", help="Continue the run in the output folder.")
     ] = False,
 ) -> None:
     """Train a model on your data.
 
-    The config names the data, the encoder and everything else; `diffusionner settings` lists
-    every setting with its default. The best epoch on dev ends up in `training.output`, ready for
-    `diffusionner predict --model`; beside it are `log.jsonl`, `tensorboard/` and the state that
-    `--resume` continues from, on the CPU to bit-identical weights.
+    Without a config file, epochs, batch size and learning rates follow from the amount of data and
+    the device, and are printed. With one, it sets everything; `diffusionner settings` lists all
+    settings.
+
+    The best epoch on dev is saved in the output folder, for example for
+    `diffusionner predict --model`, with `log.jsonl`, `tensorboard/` and the training state from
+    which `--resume` continues, on a CPU to bit-identical weights.
 
     Examples:
 
-    * `diffusionner train configs/litbank-minilm.yaml`
+    * `diffusionner train --data train.conll --dev dev.conll --from en --output runs/mine`
 
-    * `diffusionner train my.yaml data.train=train.conll training.epochs=5 training.output=runs/a`
+    * `diffusionner train --data train.jsonl training.epochs=20 inference.overlap=nested`
+
+    * `diffusionner train configs/litbank-minilm.yaml training.output=runs/a`
 
     * `accelerate launch -m diffusionner train my.yaml` on several GPUs
     """
     from rich.console import Console
 
-    from diffusionner.settings import Settings
-    from diffusionner.training.trainer import train as run
-
-    gc.freeze()  # what is imported stays: the collector of cycles need not go through it again
-    settings = Settings.load(config, overrides or [])
-    quiet = os.environ.get("RANK", "0") != "0"  # one of many processes speaks
+    gc.freeze()  # keeps the garbage collector from scanning the imported modules again and again
+    run = _prepare(arguments or [], data, dev, start, output)
+    quiet = os.environ.get("RANK", "0") != "0"  # only one of several processes prints
     try:
-        outcome = run(settings, resume)
+        outcome = run.train(resume)
     except KeyboardInterrupt:
-        say(Console(stderr=True, quiet=quiet), _how_to_go_on(Path(settings.training.output)))
+        say(Console(stderr=True, quiet=quiet), _how_to_resume(Path(run.settings.training.output)))
         raise
     console = Console(quiet=quiet)
-    console.print(
-        f"best dev F1 {100 * outcome.best_f1:.2f} in epoch {outcome.best_epoch}; "
-        f"{outcome.sentences_per_second:.0f} sentences/s in training"
-        if outcome.best_f1 >= 0
-        else f"kept the last epoch ({outcome.best_epoch}): there is no dev set to choose on",
-        highlight=False,
-    )
+    if outcome.best_f1 < 0:
+        say(console, f"kept the last epoch ({outcome.best_epoch}), because there is no dev set")
+    else:
+        speed = outcome.sentences_per_second
+        say(
+            console,
+            f"best dev F1 {100 * outcome.best_f1:.2f} in epoch {outcome.best_epoch}; "
+            f"{speed:.3g} sentences/s in training",
+        )
     if outcome.best_f1 == 0:
-        console.print(
-            "nothing was learned: more epochs, more sentences, or encoder=en, which takes over all "
-            "of a trained model that fits",
-            highlight=False,
+        say(
+            console,
+            "the model finds nothing: train for more epochs, on more sentences, or with --from en, "
+            "which reuses a trained model",
         )
     if outcome.test is not None:
-        print(outcome.test)
+        say(console, str(outcome.test))
 
 
-def _how_to_go_on(output: Path) -> str:
+def _prepare(
+    arguments: list[str], data: str | None, dev: str | None, start: str | None, output: str | None
+) -> Run:
+    from diffusionner.settings import Settings
+    from diffusionner.storage.registry import DEFAULT
+    from diffusionner.training.api import Run, prepare
+    from diffusionner.training.data import load_data
+
+    config = None if not arguments or "=" in arguments[0] else arguments[0]
+    given = {"data.train": data, "data.dev": dev, "training.output": output}
+    options = [f"{name}={json.dumps(value)}" for name, value in given.items() if value is not None]
+    overrides = [*options, *arguments[config is not None :]]
+    if config is None:
+        if data is None and not any(one.startswith("data.train=") for one in overrides):
+            raise SettingsError("nothing to train on; give --data FILE, or a config file")
+        return prepare(start or DEFAULT, overrides)
+    if start is not None:
+        overrides.insert(0, f"encoder.name={json.dumps(start)}")
+    settings = Settings.load(config, overrides)
+    return Run(settings, load_data(settings.data), [])
+
+
+def _how_to_resume(output: Path) -> str:
     if (output / STATE_FILE).exists():
-        return f"stopped; the same command with --resume goes on from the last state in {output}"
-    return "stopped before there was a state to go on from; start again"
+        return f"stopped; run the same command with --resume to continue from the state in {output}"
+    return "stopped before the first training state was saved; start again"

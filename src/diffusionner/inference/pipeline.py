@@ -126,6 +126,20 @@ class DiffusionNER:
             Path(path), self.network, self.subwords, self.settings, self.calibration, precision
         )
 
+    def fine_tune(
+        self,
+        data: str | Path | Sequence[Sentence],
+        *,
+        dev: str | Path | Sequence[Sentence] | None = None,
+        output: str | Path = "runs/model",
+        format: str | None = None,
+        **settings: Any,
+    ) -> DiffusionNER:
+        """Train a new model that starts from this one; see `diffusionner.train`."""
+        from diffusionner.training.api import train
+
+        return train(data, dev=dev, start=self, output=output, format=format, **settings)
+
     def push_to_hub(
         self,
         name: str,

@@ -1,9 +1,11 @@
-"""The corpora of a run, read, checked and encoded."""
+"""The corpora of a training run."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from diffusionner import formats
 from diffusionner.corpus import Sentence, check_labels, collect_labels
@@ -20,11 +22,11 @@ class RunData:
     labels: list[str]
 
     def irregular(self) -> int:
-        """Annotations to train on that are no run of whole words, so cannot be learned."""
+        """Return the number of training annotations that are not contiguous whole words."""
         return sum(len(sentence.irregular) for sentence in self.train)
 
     def digest(self) -> str:
-        """Changes when any sentence to train or choose on does: a state must not resume then."""
+        """Return a hash of train and dev; a run is only resumed on the same data."""
         state = hashlib.blake2b(str(len(self.train)).encode(), digest_size=8)
         for sentence in self.train + self.dev:
             state.update(repr((sentence.words, sentence.entities, sentence.doc)).encode())
@@ -33,30 +35,41 @@ class RunData:
         return state.hexdigest()
 
 
-def load_data(settings: DataSettings) -> RunData:
-    if settings.train is None:
-        raise SettingsError("data.train is not set; give it in the config or as data.train=FILE")
-    train = formats.read(settings.train, settings.format)
-    if settings.dev is not None:
-        dev = formats.read(settings.dev, settings.format)
-    else:
-        held = settings.dev_from_train
-        if held >= len(train):
-            raise SettingsError(
-                f"data.dev_from_train={held} leaves nothing to train on: {settings.train} has "
-                f"{len(train)} sentences"
-            )
-        train, dev = train[: len(train) - held], train[len(train) - held :]
-    test = formats.read(settings.test, settings.format) if settings.test else []
+def load_data(
+    settings: DataSettings,
+    train: Sequence[Sentence] | None = None,
+    dev: Sequence[Sentence] | None = None,
+) -> RunData:
+    """Read and check the corpora of a run; train and dev are read from files unless given."""
+    train = list(read_corpus(settings, "train") if train is None else train)
+    source = settings.train or "the training data"
+    held_out = 0 if dev is not None or settings.dev is not None else settings.dev_from_train
+    if dev is None:
+        dev = read_corpus(settings, "dev") if settings.dev is not None else []
+    if held_out >= len(train):
+        raise SettingsError(
+            f"data.dev_from_train={held_out} leaves nothing to train on: {source} has "
+            f"{len(train)} sentences"
+        )
+    labels = collect_labels(train)  # those of the sentences held out included
+    if held_out:
+        train, dev = train[:-held_out], train[-held_out:]
+    dev = list(dev)
+    test = read_corpus(settings, "test") if settings.test else []
     if dev and test and fingerprint(dev) == fingerprint(test):
         raise SettingsError(
-            f"epoch and threshold would be chosen on the test corpus: {settings.test} holds the "
-            "same sentences as dev; give another data.dev or data.dev_from_train, or leave "
-            "out data.test"
+            f"epoch and threshold would be chosen on the test corpus: {settings.test} contains the "
+            "same sentences as dev; change data.dev or data.dev_from_train, or leave out data.test"
         )
-    labels = collect_labels(train)
     if not labels:
-        raise DataError(f"{settings.train} has no entities, so there is nothing to learn")
+        raise DataError(f"{source} has no entities, so there is nothing to learn")
     check_labels(dev, labels)
     check_labels(test, labels)
     return RunData(train, dev, test, labels)
+
+
+def read_corpus(settings: DataSettings, name: Literal["train", "dev", "test"]) -> list[Sentence]:
+    path = getattr(settings, name)
+    if path is None:
+        raise SettingsError(f"data.{name} is not set; set it in the config or as data.{name}=FILE")
+    return formats.read(path, settings.format)

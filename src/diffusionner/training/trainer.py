@@ -43,7 +43,7 @@ from diffusionner.settings import InferenceSettings, Settings
 from diffusionner.storage import checkpoint
 from diffusionner.storage.config import STATE_FILE, TEST_SCORES, is_model, read_config
 from diffusionner.training.base import NotFinite
-from diffusionner.training.data import load_data
+from diffusionner.training.data import RunData, load_data
 from diffusionner.training.graphs import BUCKETS, GraphedStep, GraphedUpdate
 from diffusionner.training.masking import SubwordMasking
 from diffusionner.training.optimisation import (
@@ -73,10 +73,8 @@ class Outcome:
 def train(settings: Settings, resume: bool = False) -> Outcome:
     """Train one model as the settings say; the best epoch on dev is kept in training.output."""
     trainer = Trainer(settings, resume)
-    try:
+    with trainer.reporter:
         return trainer.run()
-    finally:
-        trainer.reporter.close()
 
 
 @dataclass
@@ -90,7 +88,7 @@ class MicroBatch:
 
 
 class Trainer:
-    def __init__(self, settings: Settings, resume: bool) -> None:
+    def __init__(self, settings: Settings, resume: bool, data: RunData | None = None) -> None:
         self.output = Path(settings.training.output)
         self.state_path = self.output / STATE_FILE
         if not resume and self.state_path.exists():
@@ -100,7 +98,7 @@ class Trainer:
             )
         if resume and not self.state_path.exists():
             raise CheckpointError(f"nothing to resume: {self.state_path} does not exist")
-        self.data = load_data(settings.data)
+        self.data = data or load_data(settings.data)
         method = network_class(settings.method)
         self.settings = settings = method.settle(settings, self.data.train)
         self.accelerator = _accelerator(settings.training.precision)
@@ -155,13 +153,19 @@ class Trainer:
                     f"training.output={self.output} cannot be a folder ({error.strerror}); "
                     "choose another"
                 ) from error
+        epochs = settings.training.frozen_epochs + settings.training.epochs
         self.reporter = Reporter(
-            self.output, self.phases.total, self.progress.step, self.progress.epoch, main
+            self.output,
+            epochs * len(self.corpus),
+            self._sentences_done(),
+            self.progress.step,
+            self.progress.epoch,
+            main,
         )
         if unlearned := self.data.irregular():
             self.reporter.say(
-                f"{unlearned} annotations in {settings.data.train} are in parts or cut through a "
-                "word and are not learned; `diffusionner data check` lists them"
+                f"{unlearned} training annotations are discontinuous or do not align with words "
+                "and are ignored; `diffusionner data check` lists them"
             )
         self.objective = objective_class(settings.method)(self.network, settings).to(self.device)
         self.graphed: GraphedStep | None = None
@@ -406,12 +410,17 @@ class Trainer:
         self.reporter.update(
             self.progress.step,
             label,
+            self._sentences_done(),
             {
                 "loss": loss,
                 "learning_rate": factor * training.learning_rate,
                 "sentences_per_second": speed,
             },
         )
+
+    def _sentences_done(self) -> int:
+        size, batches = len(self.corpus), self.progress.batch
+        return self.progress.epoch * size + min(size, batches * self.settings.training.batch_size)
 
     def _save(self, started: float) -> None:
         self.progress.seconds = time.monotonic() - started

@@ -1,0 +1,81 @@
+"""Training settings that follow from the amount of data and the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from diffusionner.corpus import Sentence
+
+EVALUATIONS = 8  # approximate number of evaluations on dev
+HELD_OUT = 0.1  # fraction of the training data used as dev if there is none
+MAX_HELD_OUT = 1000  # sentences
+MIN_SENTENCES = 20  # with fewer sentences nothing is held out
+
+
+@dataclass(frozen=True)
+class Tier:
+    """Recommended values for corpora of up to `sentences` sentences."""
+
+    sentences: float
+    batch_size: int
+    encoder_learning_rate: float
+    learning_rate: float
+    epochs: int
+    cpu_epochs: int  # fewer where an epoch takes hours
+
+
+TIERS = (
+    Tier(150, 8, 1e-4, 5e-4, epochs=25, cpu_epochs=25),
+    Tier(500, 8, 1e-4, 5e-4, epochs=12, cpu_epochs=10),
+    Tier(1_500, 8, 1e-4, 5e-4, epochs=10, cpu_epochs=6),
+    Tier(5_000, 16, 1e-4, 5e-4, epochs=12, cpu_epochs=4),
+    Tier(20_000, 32, 1e-4, 5e-4, epochs=10, cpu_epochs=3),
+    Tier(float("inf"), 32, 1e-4, 5e-4, epochs=5, cpu_epochs=2),
+)
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    epochs: int
+    batch_size: int
+    encoder_learning_rate: float
+    learning_rate: float
+    reason: str
+
+
+def training_plan(sentences: int, device: str) -> TrainingPlan:
+    """Return the recommended settings for this many training sentences.
+
+    device: "cpu" or "cuda".
+    """
+    tier = next(tier for tier in TIERS if sentences <= tier.sentences)
+    size = "more sentences" if tier is TIERS[-1] else f"up to {tier.sentences:,.0f} sentences"
+    return TrainingPlan(
+        epochs=tier.cpu_epochs if device == "cpu" else tier.epochs,
+        batch_size=tier.batch_size,
+        encoder_learning_rate=tier.encoder_learning_rate,
+        learning_rate=tier.learning_rate,
+        reason=f"recommended for {size} on a {'CPU' if device == 'cpu' else 'GPU'}",
+    )
+
+
+def evaluation_interval(epochs: int) -> int:
+    """Return the number of epochs between evaluations on dev."""
+    return max(1, round(epochs / EVALUATIONS))
+
+
+def held_out_sentences(sentences: int) -> int:
+    """Return how many training sentences to hold out as dev."""
+    return min(MAX_HELD_OUT, round(HELD_OUT * sentences)) if sentences >= MIN_SENTENCES else 0
+
+
+def has_overlaps(sentences: Iterable[Sentence]) -> bool:
+    """Return True if any two entities share a word."""
+    for sentence in sentences:
+        end = 0
+        for span in sorted(sentence.entities):
+            if span.start < end:
+                return True
+            end = span.end
+    return False
