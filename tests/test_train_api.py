@@ -196,7 +196,9 @@ def test_command_without_a_config(model, corpus, cli, tmp_path, monkeypatch):
     assert lines[0].startswith("data: 40 training sentences")
     assert lines[1].startswith("start: the model")
     assert lines[2].startswith("training: epochs=1 batch_size=1")
-    progress = r"epoch 1/1: 20/\d+ sentences · loss [\d.]+ · [\d.]+ sentences/s · dev F1 - · .* left"
+    progress = (
+        r"epoch 1/1: 20/\d+ sentences · loss [\d.]+ · [\d.]+ sentences/s · dev F1 - · .* left"
+    )
     assert re.fullmatch(progress, lines[3])
     saved = json.loads((output / "config.json").read_text())["settings"]
     assert saved["data"]["train"] == str(corpus)
