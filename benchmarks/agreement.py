@@ -17,7 +17,7 @@ import torch
 from benchmarks.subjects import Subject
 from benchmarks.throughput import had_by
 from diffusionner.corpus import Entity, Sentence
-from diffusionner.inference.gpu.recording import SIGHTINGS
+from diffusionner.inference.gpu.recording import MIN_SIGHTINGS
 from diffusionner.inference.pipeline import DiffusionNER
 
 PATIENCE = 20.0  # seconds of a plain network, roughly, for all γ together
@@ -68,8 +68,8 @@ def expect(subject: Subject, sentences: Sequence[Sentence], steps: Sequence[int]
             options |= {"threshold": 0.0, "overlap": "all"}
         seconds = (deadline - time.perf_counter()) / (len(steps) - turn)
         entities = _first(plain, sentences, options, seconds)
-        judge = plain.judge(plain.settings.with_inference(options).inference)
-        least = dict(zip(plain.labels, judge.scores(judge.least).tolist(), strict=True))
+        rule = plain.score_rule(plain.settings.with_inference(options).inference)
+        least = dict(zip(plain.labels, rule.scores(rule.min_sums).tolist(), strict=True))
         read = list(sentences[: len(entities) + plain.settings.encoder.context])
         found.append(Expected(count, read, entities, options, least))
     return found
@@ -93,7 +93,7 @@ def check(
 ) -> Agreement:
     words, docs = [s.words for s in expected.sentences], [s.doc for s in expected.sentences]
     with _without_tf32():
-        for _ in range(SIGHTINGS):  # on a GPU the last time is by recordings
+        for _ in range(MIN_SIGHTINGS):  # on a GPU the last time is by recordings
             ours = fast.predict_tokens(words, docs, batch_size=batch_size, **expected.options)
     theirs = expected.entities
     same, found, wanted, both, furthest = compare(ours[: len(theirs)], theirs, expected.least)

@@ -21,8 +21,8 @@ from benchmarks.timing import Summary
 from diffusionner import DiffusionNER, formats
 from diffusionner.batching import Batch
 from diffusionner.cli.options import MODEL_HELP
-from diffusionner.diffusion import span_noise
-from diffusionner.inference.engine import Engine
+from diffusionner.diffusion import Candidates, ReverseStart, span_noise
+from diffusionner.inference.engine import Engine, Pending
 from diffusionner.settings import InferenceSettings
 
 REPEATED = 8  # passes over the sentences in a turn, so that batches are those of a long text
@@ -31,41 +31,35 @@ REPEATED = 8  # passes over the sentences in a turn, so that batches are those o
 class Remembering:
     """An engine that returns what another engine found, without running it again."""
 
-    subword_step, ahead = 8, 8  # as on a GPU
+    subword_multiple, prefetch = 8, 8  # as on a GPU
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.labels = engine.labels
-        self.rows: dict[int, np.ndarray] = {}  # by the sentence's key, [steps, K, 5]
-        self.tables: dict[bytes, np.ndarray] = {}
+        self.remembered: dict[bytes, Candidates[np.ndarray]] = {}  # by the keys of the batch
 
-    def find(
+    def launch(
         self,
         batch: Batch[np.ndarray],
+        start: ReverseStart[np.ndarray],
         settings: InferenceSettings,
-        slots: np.ndarray,
-        given: np.ndarray | None = None,
-        start: int | None = None,
-    ) -> Callable[[], np.ndarray]:
+    ) -> Pending:
         if settings.start == "noise":
-            span_noise(batch.keys, settings.seed, 0, slots.shape[1])
+            span_noise(batch.keys, settings.seed, 0, start.slots.shape[1])
         key = batch.keys.tobytes()
-        if key not in self.tables:
-            self.tables[key] = self._table(batch, settings, slots)
-        return lambda: self.tables[key]
+        if key not in self.remembered:
+            found = self.engine.launch(batch, start, settings)()
+            # A CPU leaves out spans that no sentence of the batch needs; a GPU returns all of them.
+            most = start.slots.shape[1]
+            self.remembered[key] = found.map(lambda array: _padded(array, most))
+        return lambda: self.remembered[key]
 
-    def _table(
-        self, batch: Batch[np.ndarray], settings: InferenceSettings, slots: np.ndarray
-    ) -> np.ndarray:
-        keys = batch.keys.tolist()
-        if not self.rows.keys() >= set(keys):
-            self.rows.update(zip(keys, self.engine.find(batch, settings, slots)(), strict=True))
-        rows = [self.rows[key] for key in keys]
-        # A CPU leaves spans out that no sentence of a batch needs, a GPU gives all there are.
-        table = np.full((len(rows), len(rows[0]), slots.shape[1], 5), -1.0, dtype=np.float32)
-        for place, row in zip(table, rows, strict=True):
-            place[:, : row.shape[1]] = row[:, : slots.shape[1]]
-        return table
+
+def _padded(array: np.ndarray, spans: int) -> np.ndarray:
+    """Pad [B, S, K, ...] with empty slots."""
+    widths = [(0, 0)] * array.ndim
+    widths[2] = (0, spans - array.shape[2])
+    return np.pad(array, widths)
 
 
 def spent(task: Callable[[], object]) -> float:

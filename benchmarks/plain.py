@@ -6,7 +6,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from diffusionner.model.base import Network
-from diffusionner.model.decoder import BoundaryPointer, Words
+from diffusionner.model.decoder import BoundaryPointer, PreparedSentence
+from diffusionner.model.encoder import SentenceEncoding
 
 
 class PlainPointer(BoundaryPointer):
@@ -16,7 +17,9 @@ class PlainPointer(BoundaryPointer):
         super().__init__(pointer.words.in_features)
         self.load_state_dict(pointer.state_dict())
 
-    def forward(self, words: Tensor, spans: Tensor, sentence: Words) -> Tensor:
+    def forward(
+        self, words: Tensor, spans: Tensor, sentence: PreparedSentence | SentenceEncoding
+    ) -> Tensor:
         fused = F.relu(words[:, None, None] + self.spans(spans)[..., None, :])
         scores: Tensor = self.output(fused).squeeze(-1)
         return scores.masked_fill(~sentence.mask[:, None, None], -1e4)

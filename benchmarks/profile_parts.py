@@ -24,13 +24,12 @@ from benchmarks.timing import synchronise, timed
 from diffusionner import DiffusionNER, formats
 from diffusionner.batching import Batch, EncodedCorpus
 from diffusionner.cli.options import MODEL_HELP
-from diffusionner.diffusion import span_noise
-from diffusionner.diffusion.span_counts import span_counts, span_slots
+from diffusionner.diffusion import ReverseStart, span_noise, span_slots
 from diffusionner.errors import SettingsError
-from diffusionner.model import DenoisingNetwork
 from diffusionner.model.decoder import read_out
 from diffusionner.model.encoder import SentenceEncoding, pool_subwords
-from diffusionner.model.tensors import to_device, to_tensors
+from diffusionner.model.network import DenoisingNetwork
+from diffusionner.model.tensors import batch_to_device, to_device
 from diffusionner.settings import Settings
 
 Parts = dict[str, Callable[[], object]]
@@ -44,9 +43,9 @@ def parts_of(
     device = next(network.parameters()).device
     settings = ner.settings.with_inference({"spans": spans}).inference
     encoder = network.encoder
-    slots = span_slots(span_counts(arrays.lengths, spans, settings.start))
+    slots = span_slots(arrays.lengths, spans, settings.start)
     noise = span_noise(arrays.keys, 0, 0, slots.shape[1])
-    tensors = to_tensors(arrays, device)
+    tensors = batch_to_device(arrays, device)
     visible, noisy = to_device([slots, noise], device)
     inputs = transformer_inputs(tensors.subwords, tensors.attention)
     subwords = encoder.transformer(**inputs).last_hidden_state
@@ -60,12 +59,13 @@ def parts_of(
         return encoder.contextualise(pooled, tensors.lengths, tensors.characters)
 
     encoding = contextualise()
-    begun = network.begin(encoding, settings, visible)
-    x = noisy if begun.x is None else begun.x
+    start = ReverseStart(visible)
+    state = network.start_reverse(encoding, start, settings)
+    x = noisy if state.x is None else state.x
     t = torch.ones_like(tensors.lengths)[:, None]
-    _, prediction = network.step(begun, x, t)
+    _, prediction = network.denoise(state.sentence, x, t, state.mask)
     parts: Parts = {
-        "copy to the device": lambda: to_tensors(arrays, device),
+        "copy to the device": lambda: batch_to_device(arrays, device),
         "transformer": lambda: encoder.transformer(**inputs),
         "subwords to words": pool,
     }
@@ -78,9 +78,9 @@ def parts_of(
         parts["initializer"] = lambda: initializer(encoding.states, encoding.mask)
     return {
         **parts,
-        "all before the first step": lambda: network.begin(encoding, settings, visible),
-        "a step": lambda: network.step(begun, x, t),
-        "reading out": lambda: read_out(prediction, begun.slots, begun.sentence.initial),
+        "all before the first step": lambda: network.start_reverse(encoding, start, settings),
+        "a step": lambda: network.denoise(state.sentence, x, t, state.mask),
+        "reading out": lambda: read_out(prediction, state.slots, state.sentence.initial),
     }
 
 
@@ -146,14 +146,16 @@ def profile_parts(
     chosen = sample.draw(corpus_sentences, sentences)
     count = spans if spans == "auto" else int(spans)
     corpus = EncodedCorpus(chosen, ner.subwords, ner.settings.encoder)
-    step = ner.engine.subword_step
+    step = ner.engine.subword_multiple
     batches = list(corpus.sorted_batches(batch_size, range(len(chosen)), step))
     host: defaultdict[str, float] = defaultdict(float)
     times: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     counts: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     with torch.inference_mode():
         for number in batches:
-            for name, run in parts_of(ner, network, corpus.batch(number, step), count).items():
+            for name, run in parts_of(
+                ner, network, corpus.batch(number, (step, 1, 1, 1, 1)), count
+            ).items():
                 taken, kernels = measure(run, device, repeats)
                 host[name] += taken
                 for key, (milliseconds, calls) in kernels.items():

@@ -29,9 +29,9 @@ from diffusionner.cli.options import ProgressCallback
 from diffusionner.corpus import Sentence
 from diffusionner.data.fingerprint import fingerprint
 from diffusionner.errors import SettingsError
-from diffusionner.model.pretrained import load_encoder, load_tokenizer, position_limit
 from diffusionner.settings import Settings
 from diffusionner.storage.config import read_config
+from diffusionner.storage.encoders import load_encoder, load_tokenizer, position_limit
 
 CALLS = 100  # of a single sentence
 SHORT = 20  # words of it
@@ -218,7 +218,7 @@ def _describe(loaded: Loaded, sentences: Sequence[Sentence]) -> dict[str, Any]:
         "name": loaded.subject.name,
         "precision": loaded.precision,
         "random_weights": loaded.subject.random,
-        "subwords_per_word": len(corpus.pieces) / sum(len(s.words) for s in some),
+        "subwords_per_word": len(corpus.subwords) / sum(len(s.words) for s in some),
         "settings": ner.settings.to_dict(),
     }
     if not loaded.subject.exported:

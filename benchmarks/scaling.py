@@ -16,7 +16,7 @@ from benchmarks.timing import Summary
 from diffusionner.cli.options import ProgressCallback
 from diffusionner.corpus import Sentence
 from diffusionner.inference.pipeline import DiffusionNER
-from diffusionner.inference.reading import BUFFERED_BATCHES
+from diffusionner.inference.stream import BUFFERED_BATCHES
 
 TIMES = (1, 10, 100)
 BURSTS = 50  # results come a buffer at a time; so many of these tell a slope well enough

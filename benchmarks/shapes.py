@@ -16,8 +16,8 @@ from diffusionner.errors import DataError, SettingsError, nearest
 from diffusionner.inference.pipeline import DiffusionNER
 from diffusionner.inference.torch_engine import TorchEngine
 from diffusionner.methods import network_class
-from diffusionner.model.pretrained import load_encoder, load_tokenizer, position_limit
 from diffusionner.settings import Settings
+from diffusionner.storage.encoders import load_encoder, load_tokenizer, position_limit
 
 # Layers, hidden size, attention heads, feed-forward size, vocabulary.
 SHAPES = {
@@ -78,7 +78,7 @@ def write_model(encoder: Path, sentences: Sequence[Sentence], settings: Settings
         raise DataError("the corpus has no entities, so a model of it has no types; give another")
     transformer = load_encoder(str(encoder))
     method = network_class(settings.method)
-    settings = method.settle(settings, sentences)
+    settings = method.resolve_settings(settings, sentences)
     network = method(transformer, labels, settings)
     tokenizer = load_tokenizer(encoder, position_limit(transformer.config))
     DiffusionNER(TorchEngine(network), tokenizer, settings).save_pretrained(to)

@@ -18,14 +18,17 @@ from diffusionner import formats
 from diffusionner.batching import EncodedCorpus
 from diffusionner.cli.options import ProgressCallback
 from diffusionner.corpus import Sentence
-from diffusionner.diffusion import span_noise
-from diffusionner.diffusion.span_counts import span_counts, span_slots
-from diffusionner.inference.decoding import Columns, by_sentence, deduplicate
+from diffusionner.diffusion import span_noise, span_slots
+from diffusionner.inference.decoding import (
+    EntityColumns,
+    entities_by_sentence,
+    merge_candidates,
+)
 from diffusionner.inference.pipeline import DiffusionNER
-from diffusionner.inference.reading import Item
-from diffusionner.model import DenoisingNetwork
+from diffusionner.inference.stream import Item
 from diffusionner.model.decoder import read_out
-from diffusionner.model.tensors import to_device, to_tensors
+from diffusionner.model.network import DenoisingNetwork
+from diffusionner.model.tensors import batch_to_device, to_device
 
 STAGES = {
     "read": "the corpus file",
@@ -106,35 +109,36 @@ def _pass(
 ) -> None:
     device = torch.device(clock.device)
     inference = ner.settings.inference
-    judge = ner.judge(inference)
-    ner.subwords.lexicons.clear()  # as of a model that has met none of the words yet
+    rule = ner.score_rule(inference)
+    ner.subwords.caches.clear()  # as of a model that has met none of the words yet
     with clock.stage("tokenise"):
         corpus = EncodedCorpus(sentences, ner.subwords, ner.settings.encoder)
-    collected: list[Columns] = []
-    step = ner.engine.subword_step
-    for chosen in corpus.sorted_batches(batch_size, range(len(sentences)), step):
+    collected: list[EntityColumns] = []
+    multiple = ner.engine.subword_multiple
+    for chosen in corpus.sorted_batches(batch_size, range(len(sentences)), multiple):
         with clock.stage("collate"):
-            arrays = corpus.batch(chosen, step)
-            slots = span_slots(span_counts(arrays.lengths, spans, inference.start))
+            arrays = corpus.batch(chosen, (multiple, 1, 1, 1, 1))
+            slots = span_slots(arrays.lengths, spans, inference.start)
             noise = span_noise(arrays.keys, inference.seed, 0, slots.shape[1])
         with clock.stage("copy"):
-            batch = to_tensors(arrays, device)
+            batch = batch_to_device(arrays, device)
             visible, x = to_device([slots, noise], device)
         inputs = transformer_inputs(batch.subwords, batch.attention)
         with clock.stage("encode"):
             network.encoder.transformer(**inputs)
         with clock.stage("words"):  # the transformer again: its share is taken off below
-            prepared = network.encode(batch)
+            prepared = network.prepare(batch)
         t = torch.full_like(batch.lengths[:, None], network.schedule.timesteps)
         with clock.stage("denoise"):
-            prediction = network.denoise(prepared, x, t, visible)
+            _, prediction = network.denoise(prepared, x, t, visible)
         with clock.stage("read out"):
-            table = read_out(prediction, visible, prepared.initial)[:, None].cpu().numpy()
+            found = read_out(prediction, visible, prepared.initial)
+            candidates = found.map(lambda array: array.cpu().numpy())
         with clock.stage("decode"):
-            collected.append(deduplicate(table, corpus.windows, chosen, judge))
+            collected.append(merge_candidates(candidates, corpus.windows, chosen, rule))
     clock.seconds["words"] = max(0.0, clock.seconds["words"] - clock.seconds["encode"])
     items = [Item(sentence.words, None, number) for number, sentence in enumerate(sentences)]
     with clock.stage("decode"):
-        found = by_sentence(collected, range(len(sentences)), inference.overlap)
-        for item, one in zip(items, found, strict=True):
-            item.of_sentence(0, one, ner.labels)
+        decoded = iter(entities_by_sentence(collected, range(len(sentences)), inference.overlap))
+        for item in items:
+            item.entities(decoded, ner.labels)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from benchmarks.plain import plainly
 from diffusionner.errors import SettingsError, nearest
-from diffusionner.inference.calibration import load_calibration
 from diffusionner.inference.pipeline import DiffusionNER
 from diffusionner.inference.torch_engine import PRECISIONS, TorchEngine
 from diffusionner.storage import checkpoint
+from diffusionner.storage.calibration import load_calibration
 from diffusionner.storage.config import ENCODER_FILE
 
 EXPORTED = "exported"  # an ONNX folder has the precision it was exported with
@@ -45,7 +45,7 @@ class Subject:
     def load_plain(self) -> DiffusionNER:
         """The same weights on the CPU, without anything that makes them faster."""
         network, subwords, settings = checkpoint.load(self.folder)
-        engine = TorchEngine(plainly(network), "cpu")
+        engine = TorchEngine(plainly(network))
         return DiffusionNER(engine, subwords, settings, load_calibration(self.folder))
 
 

@@ -23,11 +23,11 @@ from benchmarks.timing import (
 from diffusionner.batching import Batch, EncodedCorpus
 from diffusionner.cli.options import ProgressCallback
 from diffusionner.corpus import Sentence
-from diffusionner.inference.engine import Engine
+from diffusionner.diffusion import Candidates, ReverseStart
+from diffusionner.inference.engine import Engine, Pending
 from diffusionner.inference.onnx_engine import OnnxEngine, encoder_inputs
 from diffusionner.inference.pipeline import DiffusionNER
-from diffusionner.inference.predictor import Task, predict
-from diffusionner.inference.torch_engine import TorchEngine
+from diffusionner.inference.stream import PredictionTask, predict
 from diffusionner.model.base import Network
 from diffusionner.model.tensors import to_device
 from diffusionner.settings import DENOISING, InferenceSettings
@@ -117,8 +117,8 @@ class Loaded:
     @property
     def network(self) -> Network:
         """What a torch model runs, in this precision."""
-        assert isinstance(self.ner.engine, TorchEngine)
-        return self.ner.engine.running
+        running: Network = getattr(self.ner.engine, "running")  # noqa: B009
+        return running
 
     @property
     def paced(self) -> bool:
@@ -209,7 +209,7 @@ def _task(point: Point, loaded: Loaded, sentences: Sequence[Sentence]) -> Callab
     texts = sample.texts(sentences)
 
     def run() -> None:
-        loaded.ner.subwords.lexicons.clear()
+        loaded.ner.subwords.caches.clear()
         list(loaded.ner.pipe(texts, **point.options))
 
     return run
@@ -222,7 +222,7 @@ def words_task(
     words, docs = [s.words for s in sentences], [s.doc for s in sentences]
 
     def run() -> None:
-        ner.subwords.lexicons.clear()
+        ner.subwords.caches.clear()
         ner.predict_tokens(words, docs, **options)
 
     return run
@@ -238,8 +238,15 @@ def paced_task(
     corpus = EncodedCorpus(sentences, ner.subwords, ner.settings.encoder)
     gold = [[(start, end) for start, end, _ in s.entities] for s in sentences]
     inference = ner.settings.with_inference(options).inference
-    judge = ner.judge(inference)
-    return lambda: predict(ner.engine, Task(corpus, range(len(sentences)), gold), inference, judge)
+    rule, every = ner.score_rule(inference), range(len(sentences))
+    return lambda: predict(ner.engine, PredictionTask(corpus, every, gold), inference, rule)
+
+
+def _run_packed(engine: Any, transformer: Any, batches: Sequence[Batch[np.ndarray]]) -> None:
+    """Run the transformer of a GPU engine, without padding."""
+    with engine.exclusive():
+        for batch in batches:
+            transformer.subwords(batch)
 
 
 def encoder_task(
@@ -257,9 +264,9 @@ def encoder_task(
         feeds = [encoder_inputs(batch) for batch in batches]
         # As many at a time as the engine itself runs.
         return lambda: list(engine.workers.map(engine.encoder.run, feeds))
-    assert isinstance(engine, TorchEngine)
-    if engine.transformer is not None:
-        return lambda: engine.encode(batches)
+    packed = getattr(engine, "transformer", None)
+    if packed is not None:
+        return lambda: _run_packed(engine, packed, batches)
     device = torch.device(loaded.subject.device)
     transformer = loaded.network.encoder.transformer
     # Nothing else of a batch: what lies there counts as memory of inference.
@@ -281,19 +288,21 @@ class _Recorder:
 
     def __init__(self, engine: Engine) -> None:
         self.labels = engine.labels
-        self.subword_step, self.ahead = engine.subword_step, engine.ahead
+        self.subword_multiple, self.prefetch = engine.subword_multiple, engine.prefetch
         self.batches: list[Batch[np.ndarray]] = []
 
-    def find(
+    def launch(
         self,
         batch: Batch[np.ndarray],
+        start: ReverseStart[np.ndarray],
         settings: InferenceSettings,
-        slots: np.ndarray,
-        given: np.ndarray | None = None,
-        start: int | None = None,
-    ) -> Callable[[], np.ndarray]:
+    ) -> Pending:
         self.batches.append(batch)
-        return lambda: np.full((*slots.shape[:1], 1, slots.shape[1], 5), -1.0)
+        zeros = np.zeros((len(start.slots), 1, 0), dtype=np.int64)
+        nothing = Candidates(
+            zeros, zeros, zeros, zeros, zeros, zeros > 0, zeros > 0, zeros[..., None]
+        )
+        return lambda: nothing
 
 
 def _batches(

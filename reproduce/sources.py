@@ -23,8 +23,8 @@ SPLITS = ("train", "dev", "test")
 _TRY_ENCODER = """
 import sys
 from transformers import AutoConfig
-from diffusionner.model.pretrained import resolve
-AutoConfig.from_pretrained(resolve(sys.argv[1]))
+from diffusionner.storage.encoders import encoder_location
+AutoConfig.from_pretrained(encoder_location(sys.argv[1]))
 """
 
 

@@ -24,7 +24,7 @@ from diffusionner import DiffusionNER, __version__, formats
 from diffusionner.corpus import Sentence, check_labels
 from diffusionner.errors import DiffusionNERError
 from diffusionner.evaluation import score_sentences
-from diffusionner.inference.predictor import batch_size
+from diffusionner.inference.stream import batch_size
 from diffusionner.settings import Settings
 from reproduce.store import commit
 from reproduce.tables import CUDA_GRAPHS, SENTENCE
@@ -167,8 +167,8 @@ def trajectory(ner: DiffusionNER, options: dict[str, Any]) -> dict[str, Any]:
                 "spans": [
                     {
                         "noisy": span.noisy,
-                        "restored": span.restored,
-                        "label": None if span.kind is None else ner.labels[span.kind],
+                        "restored": span.denoised,
+                        "label": None if span.type_id is None else ner.labels[span.type_id],
                         "score": round(span.score, 4),
                     }
                     for span in step.spans

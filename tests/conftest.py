@@ -23,9 +23,9 @@ from diffusionner import DiffusionNER, formats
 from diffusionner.cli import main
 from diffusionner.corpus import Sentence
 from diffusionner.inference.torch_engine import TorchEngine
-from diffusionner.model import DenoisingNetwork
-from diffusionner.model.pretrained import load_encoder, load_tokenizer
+from diffusionner.model.network import DenoisingNetwork
 from diffusionner.settings import Settings
+from diffusionner.storage.encoders import load_encoder, load_tokenizer
 from diffusionner.storage.registry import installed_models
 
 

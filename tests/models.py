@@ -11,11 +11,11 @@ from plain import plain_inference, plain_settings
 
 from diffusionner import DiffusionNER, Entity, formats
 from diffusionner.corpus import Sentence
-from diffusionner.inference.calibration import ScoreRule
+from diffusionner.inference.decoding import ScoreRule
 from diffusionner.inference.torch_engine import TorchEngine
-from diffusionner.model import DenoisingNetwork
-from diffusionner.model.pretrained import load_encoder, load_tokenizer, position_limit
+from diffusionner.model.network import DenoisingNetwork
 from diffusionner.settings import Settings
+from diffusionner.storage.encoders import load_encoder, load_tokenizer, position_limit
 from reproduce.rivals.autoregressive import Generator
 
 LABELS = ["FAC", "GPE", "PER"]

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from diffusionner import DiffusionNER
 from diffusionner.errors import CheckpointError, EncoderError
-from diffusionner.model.pretrained import resolve
+from diffusionner.storage.encoders import resolve
 
 
 def truncate(path: Path) -> None:

@@ -14,7 +14,7 @@ from plain import plain_encoder
 from diffusionner.batching import Batch, EncodedCorpus
 from diffusionner.batching.subwords import SubwordTokenizer
 from diffusionner.corpus import Sentence, Span
-from diffusionner.model.pretrained import load_tokenizer
+from diffusionner.storage.encoders import load_tokenizer
 
 PAD, UNKNOWN, CLS, SEP = range(4)
 
@@ -89,11 +89,11 @@ def test_every_word_is_where_it_should_be(tokenizer, nested_sentences, context, 
             positions = batch.first[row, 0] + np.flatnonzero(at == number)
             assert (
                 batch.subwords[row, positions].tolist()
-                == tokenizer.pieces_of_each([word])[0].tolist()
+                == tokenizer.subwords_of_each([word])[0].tolist()
             )
             assert batch.first[row, number] == positions[0]
         assert at.max() <= batch.first.shape[1] and (np.diff(at) >= 0).all()
-        own = tokenizer.pieces_of_each(words)
+        own = tokenizer.subwords_of_each(words)
         assert (at < count).sum() == sum(map(len, own)), "padding belongs to no word"
 
 

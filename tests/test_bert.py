@@ -15,8 +15,8 @@ from diffusionner import DiffusionNER
 from diffusionner.batching.subwords import SubwordTokenizer
 from diffusionner.errors import CheckpointError
 from diffusionner.model.bert import Bert, fits
-from diffusionner.model.pretrained import load_encoder
 from diffusionner.storage.checkpoint import tokenizer_files
+from diffusionner.storage.encoders import load_encoder
 from models import lively_model
 
 TEXT = "Ada Lovelace met Charles Babbage in London ."
@@ -122,12 +122,12 @@ def test_a_model_that_was_read_can_be_written_without_its_folder(folder, tmp_pat
 
 
 def test_the_tokenizer_is_that_of_transformers(encoder_folder):
-    theirs = SubwordTokenizer.of(AutoTokenizer.from_pretrained(encoder_folder), 128)
+    theirs = SubwordTokenizer.from_hf(AutoTokenizer.from_pretrained(encoder_folder), 128)
     ours = SubwordTokenizer.read(encoder_folder, 128)
     for name in ("limit", "prefix", "suffix", "pad", "unknown"):
         assert getattr(ours, name) == getattr(theirs, name)
     words = ["Ada", "1,000", "naïve", "—", "日本"]
-    pairs = zip(ours.pieces_of_each(words), theirs.pieces_of_each(words), strict=True)
+    pairs = zip(ours.subwords_of_each(words), theirs.subwords_of_each(words), strict=True)
     assert all((one == other).all() for one, other in pairs)
     assert tokenizer_files(ours).keys() <= tokenizer_files(theirs).keys()
 

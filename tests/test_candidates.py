@@ -9,15 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from diffusionner.diffusion.span_counts import LEAST_SCORE, span_counts
 
 from diffusionner import DiffusionNER
 from diffusionner.batching import EncodedCorpus
 from diffusionner.corpus import Sentence
-from diffusionner.diffusion.span_counts import LEAST_SCORE, span_counts
 from diffusionner.errors import SettingsError
-from diffusionner.model import DenoisingNetwork
 from diffusionner.model.initializer import candidates
-from diffusionner.model.tensors import to_tensors
+from diffusionner.model.network import DenoisingNetwork
 from diffusionner.settings import Settings
 from models import LABELS, assert_same, lively_model, written
 
@@ -122,7 +121,7 @@ def test_it_is_as_if_the_candidates_were_given(ner, sentences):
     given = [
         [(left, right + 1) for left, right in own] for own in candidates(scores, 9)[0].tolist()
     ]
-    assert ner.network.schedule.start == 20
+    assert ner.network.schedule.candidate_start == 20
     for steps in (1, 3):
         expected = ner.predict_tokens(words, from_spans=given, timestep=20, steps=steps)
         assert_same(ner.predict_tokens(words, spans=9, steps=steps), expected)

@@ -12,7 +12,7 @@ import torch
 from batches import make_batch
 
 from diffusionner.corpus import Sentence, Span
-from diffusionner.model.tensors import to_tensors
+from diffusionner.model.tensors import batch_to_device
 from reproduce.rivals.chains import Chains
 from reproduce.rivals.crf import Tagged, TaggingObjective
 from reproduce.rivals.tags import deepest, followers, nesting, tags_of
@@ -115,7 +115,7 @@ def test_the_loss_is_the_likelihood_of_all_that_may_be_right(chains, emissions):
     objective.network = type("Network", (), {"chains": chains, "levels": LEVELS})()
     tags = tags_of(batch, LEVELS)
     tagged = Tagged(emissions, MASK, torch.from_numpy(tags))
-    found = objective.loss(tagged, to_tensors(batch, torch.device("cpu")), torch.zeros(3, 0))
+    found = objective.loss(tagged, batch_to_device(batch, torch.device("cpu")), torch.zeros(3, 0))
     expected = 0.0
     for b, level, words in every_chain():
         scores, right = [], []

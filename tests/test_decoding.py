@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from diffusionner.inference.predictor import Task, predict
 from plain import plain_encoder, plain_inference
 
 from diffusionner.batching import Batch, EncodedCorpus, Windows
@@ -21,11 +22,10 @@ from diffusionner.inference.decoding import (
     resolve_overlaps,
     to_spans,
 )
-from diffusionner.inference.predictor import Task, predict
 from diffusionner.model import Prediction
 from diffusionner.model.decoder import read_out
 from diffusionner.model.initializer import Initial
-from diffusionner.model.pretrained import load_tokenizer
+from diffusionner.storage.encoders import load_tokenizer
 from diffusionner.training.selection import GRID, best_phi
 from models import everything
 

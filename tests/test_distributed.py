@@ -18,8 +18,8 @@ from safetensors.torch import load_file
 from diffusionner import DiffusionNER, formats
 from diffusionner.batching import EncodedCorpus
 from diffusionner.corpus import Sentence
-from diffusionner.model.pretrained import load_tokenizer
 from diffusionner.settings import Settings
+from diffusionner.storage.encoders import load_tokenizer
 from diffusionner.training.trainer import Outcome, train
 
 

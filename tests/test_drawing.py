@@ -59,7 +59,7 @@ class Shown(HTMLParser):
 
 
 def test_html_has_the_text_and_the_entities():
-    html = Entities(FOUND, TEXT, ["GPE", "ORG"]).to_html()
+    html = Entities.of(FOUND, TEXT, ["GPE", "ORG"]).to_html()
     shown = Shown(html)
     assert shown.text == TEXT.replace("\n", " ")
     assert sorted(shown.captions) == sorted(["ORG 0.91", "GPE 0.50", "GPE 0.75", "<i> 0.25"])
@@ -68,7 +68,7 @@ def test_html_has_the_text_and_the_entities():
 
 
 def test_text_is_escaped():
-    drawn = Entities([Entity(0, 8, NASTY, 0.5, NASTY[:8])], NASTY, [])
+    drawn = Entities.of([Entity(0, 8, NASTY, 0.5, NASTY[:8])], NASTY, [])
     for html in (drawn.to_html(), drawn._repr_html_(), page([drawn])):
         assert {"script", "img"}.isdisjoint(Shown(html).tags)
     ElementTree.fromstring(drawn.to_svg())
@@ -76,12 +76,12 @@ def test_text_is_escaped():
 
 def test_no_entities():
     for text in ("", "Nothing here.", " \n "):
-        assert "no entities" in Entities([], text).to_html()
-        ElementTree.fromstring(Entities([], text).to_svg())
+        assert "no entities" in Entities.of([], text).to_html()
+        ElementTree.fromstring(Entities.of([], text).to_svg())
 
 
 def test_svg():
-    svg = Entities(FOUND, TEXT, ["GPE", "ORG"]).to_svg()
+    svg = Entities.of(FOUND, TEXT, ["GPE", "ORG"]).to_svg()
     root = ElementTree.fromstring(svg)
     name = "{http://www.w3.org/2000/svg}"
     texts = [node.text for node in root.iter(f"{name}text")]
@@ -91,14 +91,14 @@ def test_svg():
 
 
 def test_page_has_a_strict_policy():
-    html = page([Entities(FOUND, TEXT), Entities([], "Nothing.")])
+    html = page([Entities.of(FOUND, TEXT), Entities.of([], "Nothing.")])
     assert "default-src 'none'" in html
     assert html.count("<figure") == 2
     assert not re.search(r"<script|https?://|style=", html)
 
 
 def test_files(tmp_path):
-    drawn = Entities(FOUND, TEXT)
+    drawn = Entities.of(FOUND, TEXT)
     drawn.to_html(tmp_path / "a.html")
     drawn.to_svg(tmp_path / "a.svg")
     assert (tmp_path / "a.html").read_text(encoding="utf-8").startswith("<!doctype html>")

@@ -8,8 +8,8 @@ from itertools import combinations_with_replacement
 import numpy as np
 import pytest
 import torch
-
 from diffusionner.diffusion.span_counts import LEAST_SCORE, LOWEST, likely, span_counts, span_slots
+
 from diffusionner.inference import onnx_engine
 from diffusionner.model.initializer import (
     SIZE,

@@ -16,14 +16,14 @@ from diffusionner.batching import Batch, EncodedCorpus
 from diffusionner.corpus import Sentence, collect_labels
 from diffusionner.diffusion import ddim_step
 from diffusionner.evaluation.scorer import score
-from diffusionner.model import DenoisingNetwork
 from diffusionner.model.initializer import (
     candidates,
     initializer_loss,
 )
-from diffusionner.model.pretrained import load_encoder, load_tokenizer
-from diffusionner.model.tensors import to_tensors
+from diffusionner.model.network import DenoisingNetwork
+from diffusionner.model.tensors import batch_to_device
 from diffusionner.settings import Settings
+from diffusionner.storage.encoders import load_encoder, load_tokenizer
 from diffusionner.training.objective import DenoisingObjective, NoisySpans
 from diffusionner.training.trainer import train
 from models import by_heart
@@ -77,7 +77,7 @@ def test_two_more_draws(make):
 def test_the_own_draw_is_what_a_step_makes_of_its_beginning(make, kind, begin):
     objective, batch = make(f"diffusion.coordinates={kind}")
     network = objective.network.eval()
-    tensors = to_tensors(batch, CPU)
+    tensors = batch_to_device(batch, CPU)
     lengths = tensors.lengths[:, None]
     schedule, coordinates = network.schedule, network.coordinates
     with torch.no_grad():
@@ -113,7 +113,7 @@ def test_every_sentence_has_a_beginning_and_a_later_timestep_of_its_own(make):
     objective, batch = make()
     network = objective.network.eval()
     with torch.no_grad():
-        sentence = network.encode(to_tensors(batch, CPU))
+        sentence = network.encode(batch_to_device(batch, CPU))
     x = torch.from_numpy(objective.noise(batch, batch.keys).beginning)
     later, from_noise = torch.tensor([1, 5, 10, 15, 20]), torch.tensor([1, 0, 1, 1, 0]).bool()
     together = objective._own_draw(sentence, x, from_noise, later)
@@ -131,7 +131,7 @@ def test_a_step_of_training(make):
     objective, batch = make()
     noisy = objective.noise(batch, batch.keys)
     noisy.from_noise[:] = [True, False, True, False, False]
-    tensors = to_tensors(batch, CPU)
+    tensors = batch_to_device(batch, CPU)
     spans, t, beginning, from_noise = tensors_of(noisy)
     with torch.no_grad():
         step = objective.predict(tensors, spans, t, beginning, from_noise)
@@ -155,7 +155,7 @@ def test_a_step_of_training(make):
 def test_the_initializers_loss_counts_as_much_as_the_spans_of_a_draw(make):
     objective, batch = make()
     noisy = objective.noise(batch, batch.keys)
-    tensors = to_tensors(batch, CPU)
+    tensors = batch_to_device(batch, CPU)
     with torch.no_grad():
         step = objective.predict(tensors, *tensors_of(noisy))
         costs = objective.costs(step, tensors).numpy()
@@ -171,7 +171,7 @@ def test_the_initializers_loss_counts_as_much_as_the_spans_of_a_draw(make):
 
 def test_a_typed_initializer_learns_the_type_of_every_span(make):
     objective, batch = make("decoder.initializer=types")
-    tensors = to_tensors(batch, CPU)
+    tensors = batch_to_device(batch, CPU)
     noisy = objective.noise(batch, batch.keys)
     with torch.no_grad():
         step = objective.predict(tensors, *tensors_of(noisy))
@@ -200,7 +200,7 @@ def test_gradients_reach_all_of_the_network(make, kind):
         f"decoder.initializer={kind}",
     )
     noisy = objective.noise(batch, batch.keys)
-    objective(to_tensors(batch, CPU), noisy.arrays(), 1.0).backward()
+    objective(batch_to_device(batch, CPU), noisy.arrays(), 1.0).backward()
     for name, parameter in objective.network.named_parameters():
         if not name.endswith("key.bias"):  # added to all keys alike it changes no softmax
             assert parameter.grad is not None and (parameter.grad != 0).any(), name
@@ -214,7 +214,7 @@ def test_the_first_step_of_the_own_draw_is_not_learned_from(make, monkeypatch):
     monkeypatch.setattr(
         network, "denoise", lambda *a: (learned.append(torch.is_grad_enabled()), denoise(*a))[1]
     )
-    objective(to_tensors(batch, CPU), objective.inputs(batch, batch.keys), 1.0).backward()
+    objective(batch_to_device(batch, CPU), objective.inputs(batch, batch.keys), 1.0).backward()
     assert learned == [False]
 
 

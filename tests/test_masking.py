@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from diffusionner.errors import EncoderError
-from diffusionner.model.pretrained import load_tokenizer
+from diffusionner.storage.encoders import load_tokenizer
 from diffusionner.training.masking import SubwordMasking
 from diffusionner.training.trainer import train
 

@@ -17,7 +17,7 @@ from torch import nn
 from diffusionner.batching import Batch
 from diffusionner.diffusion import Coordinates, Schedule, mix_keys
 from diffusionner.model import Prediction
-from diffusionner.model.tensors import to_tensors
+from diffusionner.model.tensors import batch_to_device
 from diffusionner.settings import Settings
 from diffusionner.training.base import NotFinite
 from diffusionner.training.matching import (
@@ -182,7 +182,7 @@ class FixedNetwork(nn.Module):
         self.coordinates = Coordinates(settings.diffusion.coordinates, settings.diffusion.scale)
         self.schedule = Schedule(settings.diffusion.schedule, settings.diffusion.timesteps)
 
-    def encode_in_training(self, batch: Batch[torch.Tensor], freeze: bool) -> SimpleNamespace:
+    def prepare(self, batch: Batch[torch.Tensor], freeze: bool) -> SimpleNamespace:
         return SimpleNamespace(initial=None)
 
     def decoder(
@@ -205,7 +205,7 @@ def forward(
     objective: DenoisingObjective, batch: Batch[np.ndarray], denominator: float = 1.0
 ) -> torch.Tensor:
     noisy = objective.noise(batch, np.arange(len(batch.lengths)))
-    return objective(to_tensors(batch, torch.device("cpu")), noisy.arrays(), denominator)
+    return objective(batch_to_device(batch, torch.device("cpu")), noisy.arrays(), denominator)
 
 
 def loss_of(prediction: Prediction, batch: Batch[np.ndarray], *overrides: str) -> float:
@@ -363,7 +363,7 @@ def test_spans_that_overlap_an_entity_cost_less(weight):
 )
 def test_spans_near_an_entity_are_given_to_it(iou, expected):
     batch = make_batch([6], NEAR_GOLD, padding=2)  # the padding is no entity at word 0
-    tensors = to_tensors(batch, torch.device("cpu"))
+    tensors = batch_to_device(batch, torch.device("cpu"))
     step = Step(NEAR_SPANS, random_prediction(1, 1, SPANS, 6, TYPES), None)
     matched = torch.tensor([[[-1, -1, 0, -1, -1]]])
     objective = objective_of(step.prediction, f"training.soft_match_iou={iou}")

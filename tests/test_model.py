@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from diffusionner.inference.predictor import Task, predict
 from plain import plain_encoder, plain_inference
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -19,14 +20,13 @@ from diffusionner.batching.subwords import SubwordTokenizer
 from diffusionner.corpus import Sentence, collect_labels
 from diffusionner.diffusion import ddim_step, gaussian_noise, mix_keys
 from diffusionner.errors import SettingsError
-from diffusionner.inference.predictor import Task, predict
 from diffusionner.inference.torch_engine import TorchEngine
-from diffusionner.model import DenoisingNetwork, Prediction
+from diffusionner.model.decoder import Prediction
 from diffusionner.model.encoder import BiLSTM, pool_subwords
-from diffusionner.model.network import Restored
-from diffusionner.model.pretrained import load_encoder, load_tokenizer
+from diffusionner.model.network import DenoisingNetwork, Restored
 from diffusionner.model.tensors import to_device, to_tensors
 from diffusionner.settings import EncoderSettings, InferenceSettings, Settings
+from diffusionner.storage.encoders import load_encoder, load_tokenizer
 from diffusionner.training.graphs import BUCKETS
 from diffusionner.training.objective import DenoisingObjective
 from diffusionner.training.optimisation import build_optimizer, set_rate
@@ -96,7 +96,7 @@ def test_batches_on_a_device_are_those_of_the_host(tokenizer, nested_sentences, 
     corpus = EncodedCorpus(nested_sentences[:6], tokenizer, settings, labels)
     batch = corpus.batch(np.arange(len(corpus)))
     assert batch.gold_counts.sum() > 6 and batch.characters.shape[-1] > 0
-    moved = to_tensors(batch, torch.device(device))
+    moved = batch_to_device(batch, torch.device(device))
     for f in fields(Batch):
         before, after = getattr(batch, f.name), getattr(moved, f.name)
         if f.name in ("keys", "gold_counts"):
@@ -353,7 +353,7 @@ def test_padding_to_few_shapes_changes_nothing(build, tokenizer, nested_sentence
     t = torch.tensor([5, 50]).expand(4, 2)
     with torch.no_grad():
         expected, found = (
-            network.decoder(network.encode_in_training(batch, freeze=False), spans, t)
+            network.decoder(network.prepare(batch, freeze=False), spans, t)
             for batch in (plain, padded)
         )
     words = plain.first.shape[1]
@@ -373,7 +373,7 @@ def test_a_frozen_encoder_gets_no_gradient(
     corpus = EncodedCorpus(nested_sentences[:3], tokenizer, network_settings(network), labels)
     batch = corpus.batch(np.arange(3))
     noisy = objective.noise(batch, batch.keys)
-    objective(to_tensors(batch, CPU), noisy.arrays(), 1.0).backward()
+    objective(batch_to_device(batch, CPU), noisy.arrays(), 1.0).backward()
     pretrained = set(network.encoder.transformer.parameters())
     for name, parameter in network.named_parameters():
         has_gradient = parameter.grad is not None and bool((parameter.grad != 0).any())

@@ -22,7 +22,7 @@ from diffusionner.inference.gpu.encoding import PackedTransformer, can_pack
 from diffusionner.inference.torch_engine import Lane, TorchEngine
 from diffusionner.methods import network_class
 from diffusionner.model import bert
-from diffusionner.model.tensors import to_tensors
+from diffusionner.model.tensors import batch_to_device
 from models import assert_same, lively_model
 
 SENTENCES = formats.read(EXCERPT)
@@ -73,7 +73,7 @@ def test_words_are_those_of_padded_sentences(encoder_folder, tmp_path, on_a_cpu,
     with torch.inference_mode():
         for _ in range(3):
             for batch in some_batches(ner):
-                tensors = to_tensors(batch, torch.device("cpu"))
+                tensors = batch_to_device(batch, torch.device("cpu"))
                 real = torch.arange(batch.first.shape[1]) < tensors.lengths[:, None]
                 expected = ner.encoder.pooled(tensors)[real]
                 assert expected.std() > 0.1
@@ -141,7 +141,7 @@ def test_a_gpu_finds_the_same_words(graphed):
     with torch.inference_mode():
         for _ in range(3):
             for batch in some_batches(ner):
-                tensors = to_tensors(batch, torch.device("cuda"))
+                tensors = batch_to_device(batch, torch.device("cuda"))
                 real = torch.arange(batch.first.shape[1]).cuda() < tensors.lengths[:, None]
                 expected, found = encoder.pooled(tensors)[real], packed(batch)[real]
                 difference = (found - expected).float().abs().mean(-1)  # of each word

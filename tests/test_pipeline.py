@@ -11,12 +11,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from diffusionner.inference.predictor import batch_size
 
 from diffusionner import DiffusionNER, Entity
 from diffusionner.corpus import Sentence
 from diffusionner.errors import DataError, SettingsError
 from diffusionner.inference import reading
-from diffusionner.inference.predictor import batch_size
 from diffusionner.model.encoder import SentenceEncoder
 from diffusionner.settings import Settings
 from models import LABELS, assert_same, lively_model, spans

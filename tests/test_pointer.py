@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-
 from diffusionner.model.pointer import pointer_scores
 
 SHAPES = [(1, 1, 1, 8), (2, 7, 5, 40), (3, 60, 33, 384), (1, 180, 17, 1024)]

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 from corpora import EXCERPT
+from diffusionner.inference.predictor import Task, predict
 from test_recorded_decoding import on_gpu, recordings, with_recordings
 
 from diffusionner import DiffusionNER, formats
 from diffusionner.batching import EncodedCorpus
-from diffusionner.inference.predictor import Task, predict
 from diffusionner.inference.torch_engine import TorchEngine
 from diffusionner.methods import network_class
-from diffusionner.model.pretrained import load_encoder, load_tokenizer
+from diffusionner.storage.encoders import load_encoder, load_tokenizer
 from diffusionner.training.trainer import train
 from models import LABELS, assert_same, by_heart, lively_generator, lively_settings
 from reproduce.rivals.autoregressive import ROUND, GeneratingNetwork

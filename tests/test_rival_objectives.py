@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from batches import make_batch
+from diffusionner.model.biaffine import SIZE, WIDEST, Biaffine
 from plain import plain_inference
 from safetensors.torch import load_file
 
@@ -17,11 +18,10 @@ from diffusionner.corpus import Sentence, collect_labels
 from diffusionner.inference.decoding import deduplicate
 from diffusionner.methods import network_class, objective_class
 from diffusionner.model.base import Network
-from diffusionner.model.biaffine import SIZE, WIDEST, Biaffine
 from diffusionner.model.encoder import SentenceEncoding
-from diffusionner.model.pretrained import load_encoder, load_tokenizer
 from diffusionner.model.tensors import pack, to_device, to_tensors, unpack
 from diffusionner.settings import Settings
+from diffusionner.storage.encoders import load_encoder, load_tokenizer
 from diffusionner.training.base import Objective
 from diffusionner.training.graphs import BUCKETS
 from diffusionner.training.trainer import Trainer, train
@@ -49,7 +49,7 @@ def make(tiny_settings: Settings, still_encoder: Path, nested_sentences: list[Se
         settings = tiny_settings.override([*still, *changes])
         labels = collect_labels(nested_sentences)
         torch.manual_seed(0)
-        settings = network_class(method).settle(settings, nested_sentences)
+        settings = network_class(method).resolve_settings(settings, nested_sentences)
         network = network_class(method)(load_encoder(str(still_encoder)), labels, settings)
         tokenizer = load_tokenizer(still_encoder, limit=128)
         corpus = EncodedCorpus(nested_sentences[:6], tokenizer, settings.encoder, labels)
@@ -59,7 +59,7 @@ def make(tiny_settings: Settings, still_encoder: Path, nested_sentences: list[Se
 
 
 def loss_of(objective: Objective, batch: Batch[np.ndarray]) -> torch.Tensor:
-    return objective(to_tensors(batch, CPU), objective.inputs(batch, batch.keys), 1.0)
+    return objective(batch_to_device(batch, CPU), objective.inputs(batch, batch.keys), 1.0)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -150,7 +150,7 @@ def test_types_are_learned_anew_where_labels_differ(make, method):
         torch.nn.init.constant_(parameter, 7.0)
     network.start_from(one, same_labels=False)
     kept = {name for name, tensor in network.state_dict().items() if (tensor == 7.0).all()}
-    assert kept == {name for name in one if name.startswith(network.of_types)}
+    assert kept == {name for name in one if name.startswith(network.type_weights)}
     types = len(network.labels)
     tags = 4 * types + 1
     sizes = {types, types + 1, tags, getattr(network, "levels", 1) * tags, (types + 1) * SIZE}
@@ -199,7 +199,7 @@ def test_biaffine_loss_is_that_of_a_loop():
     batch.annotated_types[2] = [True, False]
     scores = torch.randn(3, 4, 4, 3, generator=torch.Generator().manual_seed(0))
     objective = BiaffineObjective(torch.nn.Module(), Settings())
-    found = objective.loss(scores, to_tensors(batch, CPU), torch.zeros(3, 0))
+    found = objective.loss(scores, batch_to_device(batch, CPU), torch.zeros(3, 0))
     expected = 0.0
     for b, words in enumerate(lengths):
         kinds = {(left, right): kind for left, right, kind in gold[b]}
@@ -215,7 +215,7 @@ def test_biaffine_loss_is_that_of_a_loop():
 
 
 def encoding_of(network: Network, batch: Batch[np.ndarray]) -> SentenceEncoding:
-    return network.encoder(to_tensors(batch, CPU))
+    return network.encoder(batch_to_device(batch, CPU))
 
 
 @torch.no_grad()

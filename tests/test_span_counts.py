@@ -10,17 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from corpora import put
+from diffusionner.diffusion.span_counts import LEAST, MOST, fewest, span_counts
+from diffusionner.inference.predictor import Task, predict
 from plain import plain_encoder, plain_inference
 
 from diffusionner import DiffusionNER
 from diffusionner.batching import Batch, EncodedCorpus
 from diffusionner.corpus import Sentence, Span
 from diffusionner.data.ceiling import F1Ceiling, Window, WindowSplitter
-from diffusionner.diffusion.span_counts import LEAST, MOST, fewest, span_counts
 from diffusionner.errors import SettingsError
-from diffusionner.inference.predictor import Task, predict
-from diffusionner.model.pretrained import load_tokenizer
 from diffusionner.settings import InferenceSettings, Settings
+from diffusionner.storage.encoders import load_tokenizer
 from models import assert_same, everything, lively_model, written
 
 

@@ -10,8 +10,8 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from diffusionner.batching import subwords
-from diffusionner.batching.subwords import Lexicon, SubwordTokenizer, WordTable, character_codes
-from diffusionner.model.pretrained import load_tokenizer
+from diffusionner.batching.subwords import SubwordTokenizer, WordCache, WordTable, character_codes
+from diffusionner.storage.encoders import load_tokenizer
 
 PAD, UNKNOWN, CLS, SEP = range(4)
 TEXT = "Ada met Émile in New-York , didn't she ? 漢字 1,234.5 e.g. xAbC ... \u200b Ada".split()
@@ -89,16 +89,16 @@ def test_a_word_alone_has_the_subwords_it_has_in_a_sentence(kind):
 
 
 def test_words_met_before_are_not_tokenised_again(tokenizer, monkeypatch):
-    lexicon = Lexicon(tokenizer, 4)
+    lexicon = WordCache(tokenizer, 4)
     before = lexicon.look_up(["ab", "c"])
     asked: list[str] = []
-    plain = tokenizer.pieces_of_each
+    plain = tokenizer.subwords_of_each
 
     def counting(words):
         asked.extend(words)
         return plain(words)
 
-    monkeypatch.setattr(tokenizer, "pieces_of_each", counting)
+    monkeypatch.setattr(tokenizer, "subwords_of_each", counting)
     after = lexicon.look_up(["c", "new", "ab", "new"])
     assert asked == ["new"]
     assert pieces(after)[::2] == pieces(before)[::-1]
@@ -108,28 +108,28 @@ def test_words_met_before_are_not_tokenised_again(tokenizer, monkeypatch):
 def test_the_lexicon_forgets_and_what_was_handed_out_stays(tokenizer, monkeypatch):
     monkeypatch.setattr(subwords, "MOST_KNOWN", 50)
     monkeypatch.setattr(subwords, "CHUNK", 7)
-    lexicon = Lexicon(tokenizer, 3)
+    lexicon = WordCache(tokenizer, 3)
     first = lexicon.look_up(["abc", "d"])
     expected = pieces(first)
     for number in range(2000):
         word = f"w{number}"
         table = lexicon.look_up([word, "abc"])
-        assert pieces(table) == [one.tolist() for one in tokenizer.pieces_of_each([word, "abc"])]
+        assert pieces(table) == [one.tolist() for one in tokenizer.subwords_of_each([word, "abc"])]
     assert len(lexicon.known) <= 52
     assert pieces(first) == expected
 
 
 def test_the_lexicon_can_be_asked_from_several_threads(tokenizer):
-    lexicon = Lexicon(tokenizer, 5)
+    lexicon = WordCache(tokenizer, 5)
     texts = [[f"a{i % 97}", f"b{i}", "c"] for i in range(400)]
     with ThreadPoolExecutor(8) as threads:
         found = [pieces(table) for table in threads.map(lexicon.look_up, texts)]
-    assert found == [[p.tolist() for p in tokenizer.pieces_of_each(text)] for text in texts]
+    assert found == [[p.tolist() for p in tokenizer.subwords_of_each(text)] for text in texts]
 
 
 @pytest.mark.parametrize("at", ["character_codes", "extend"])
 def test_an_interrupt_leaves_nothing_half_known(tokenizer, monkeypatch, at):
-    lexicon = Lexicon(tokenizer, 5)
+    lexicon = WordCache(tokenizer, 5)
     lexicon.look_up(["before"])
 
     def interrupt(*_: object) -> None:
@@ -143,7 +143,7 @@ def test_an_interrupt_leaves_nothing_half_known(tokenizer, monkeypatch, at):
         with pytest.raises(KeyboardInterrupt):
             lexicon.look_up(["alpha", "beta"])
     words = ["London", "before", "Paris", "alpha"]
-    assert pieces(lexicon.look_up(words)) == [p.tolist() for p in tokenizer.pieces_of_each(words)]
+    assert pieces(lexicon.look_up(words)) == [p.tolist() for p in tokenizer.subwords_of_each(words)]
 
 
 def test_character_codes():

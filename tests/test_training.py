@@ -16,9 +16,9 @@ from diffusionner.corpus import Sentence
 from diffusionner.data.fingerprint import fingerprint
 from diffusionner.errors import CheckpointError, SettingsError
 from diffusionner.evaluation.scorer import score, score_sentences
-from diffusionner.model.pretrained import load_encoder
-from diffusionner.model.tensors import to_tensors
+from diffusionner.model.tensors import batch_to_device
 from diffusionner.settings import Settings
+from diffusionner.storage.encoders import load_encoder
 from diffusionner.training import trainer
 from diffusionner.training.data import load_data
 from diffusionner.training.optimisation import REACH
@@ -409,7 +409,7 @@ def test_graphed_gradients_are_those_of_the_plain_network(tiny_settings, changes
                 assert graphed.fits(micro.batch)
                 loss = graphed(micro.batch, micro.inputs, micro.denominator)
             else:
-                batch = to_tensors(micro.batch, trainer.device)
+                batch = batch_to_device(micro.batch, trainer.device)
                 loss = trainer.objective(batch, micro.inputs, micro.denominator)
                 loss.backward()
             parts = [p.grad.flatten() for p in trainer.parameters if p.grad is not None]

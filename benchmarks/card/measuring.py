@@ -22,7 +22,7 @@ from diffusionner.evaluation import evaluate, score_sentences
 from diffusionner.evaluation.report import PredictionScores
 from diffusionner.evaluation.result import Evaluation
 from diffusionner.inference.pipeline import DiffusionNER
-from diffusionner.inference.predictor import batch_size
+from diffusionner.inference.stream import batch_size
 
 STEPS = (1, 2, 5, 10)
 SPANS = ("auto", "10", "20", "60")
@@ -131,7 +131,7 @@ def _speed(
     ner: DiffusionNER, sentences: Sequence[Sentence], device: str, tell: ProgressCallback
 ) -> Speed:
     """Measure the speed from words, with the model's own settings."""
-    tasks = {"all": lambda: ner.find(sentences)}
+    tasks = {"all": lambda: ner.decode_sentences(sentences)}
     started, worked = time.perf_counter(), time.process_time()
     seconds = statistics.median(interleave(tasks, REPEATS, device, tell, "speed")["all"])
     cores = (time.process_time() - worked) / (time.perf_counter() - started)

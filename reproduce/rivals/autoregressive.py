@@ -17,19 +17,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from diffusionner.batching import Batch
-from diffusionner.diffusion.span_counts import LOWEST
-from diffusionner.model.decoder import (
-    Attention,
-    BoundaryPointer,
-    FeedForward,
-    check_heads,
-    rows_of,
-    sinusoidal_table,
-)
+from diffusionner.diffusion import Candidates, ReverseStart
+from diffusionner.errors import SettingsError
+from diffusionner.model.decoder import Attention, BoundaryPointer, sinusoidal_table
 from diffusionner.model.encoder import SentenceEncoding, Transformer
+from diffusionner.model.initializer import IMPOSSIBLE
 from diffusionner.settings import DecoderSettings, InferenceSettings, Settings
 from diffusionner.training.base import Objective
-from reproduce.rivals.base import Memory, Rival, Rounds, perceptron, table
+from reproduce.rivals.base import Memory, Rival, Rounds, concatenate, perceptron, single_step
 
 MOST = 128  # entities of a sentence
 PER_WORD = 2  # at most: a sentence has many more spans
@@ -37,36 +32,37 @@ ROUND = 4  # entities after which the host asks whether there are more, where ro
 
 
 class GeneratingNetwork(Rival):
-    of_types = ("generator.types.", "generator.classifier.3.")
+    type_weights = ("generator.types.", "generator.classifier.3.")
 
     def __init__(self, transformer: Transformer, labels: Sequence[str], settings: Settings) -> None:
         super().__init__(transformer, labels, settings)
         size = self.encoder.hidden_size
-        check_heads(size, settings.decoder)
+        if size % settings.decoder.heads:
+            raise SettingsError(
+                f"decoder.heads={settings.decoder.heads} does not divide the encoder's size {size}"
+            )
         self.generator = Generator(size, len(self.labels), settings.decoder)
 
-    def candidates(self, encoding: SentenceEncoding) -> Tensor:
+    def propose(self, encoding: SentenceEncoding) -> Candidates[Tensor]:
         return self.generator.generate(encoding)
 
     def rounds(self, encoding: SentenceEncoding, counts: Tensor, memory: Memory) -> Rounds:
         return Generation.begin(self.generator, encoding, counts, memory)
 
     @torch.inference_mode()
-    def find(
+    def candidates(
         self,
         encoding: SentenceEncoding,
         keys: np.ndarray,
+        start: ReverseStart[Tensor],
         settings: InferenceSettings,
-        slots: Tensor,
-        given: Tensor | None = None,
-        start: int | None = None,
-    ) -> Tensor:
+    ) -> Candidates[Tensor]:
         """Where spans are given it generates as many, whatever it would by itself: with random
         weights it stops at once, and its speed would be that of no model at all.
         """
-        if given is None:
-            return super().find(encoding, keys, settings, slots)
-        return self.generator.generate(encoding, slots.sum(1))[:, None]
+        if start.spans is None:
+            return super().candidates(encoding, keys, start, settings)
+        return self.generator.generate(encoding, start.slots.sum(1))
 
 
 @dataclass
@@ -88,7 +84,12 @@ class GeneratorLayer(nn.Module):
         super().__init__()
         self.self_attention = Attention(size, settings.heads, settings.dropout)
         self.cross_attention = Attention(size, settings.heads, settings.dropout)
-        self.feedforward = FeedForward(size, settings.feedforward, settings.dropout)
+        self.feedforward = nn.Sequential(
+            nn.Linear(size, settings.feedforward),
+            nn.GELU(),
+            nn.Dropout(settings.dropout),
+            nn.Linear(settings.feedforward, size),
+        )
         self.norms = nn.ModuleList(nn.LayerNorm(size) for _ in range(3))
         self.dropout = nn.Dropout(settings.dropout)
 
@@ -101,9 +102,9 @@ class GeneratorLayer(nn.Module):
         words: Tensor,
     ) -> Tensor:
         """x [B, Q, h]; before: keys and values of the places, visible [Q, Q] which of them."""
-        attended = self.self_attention.attend(x, *before, visible)
+        attended = self.self_attention(x, before, None if visible is None else visible[None, None])
         x = self.norms[0](x + self.dropout(attended))
-        x = self.norms[1](x + self.dropout(self.cross_attention(x, *sentence, words)))
+        x = self.norms[1](x + self.dropout(self.cross_attention(x, sentence, words)))
         normed: Tensor = self.norms[2](x + self.dropout(self.feedforward(x)))
         return normed
 
@@ -141,7 +142,8 @@ class Generator(nn.Module):
         gold: [B, N, 2], kinds: [B, N]; each place sees those before.
         """
         batch, count = kinds.shape
-        first, last = rows_of(sentence.first, gold[..., 0]), rows_of(sentence.last, gold[..., 1])
+        first = sentence.first.take_along_dim(gold[..., :1], 1)
+        last = sentence.last.take_along_dim(gold[..., 1:], 1)
         types = self.types(kinds).to(first.dtype)
         symbols = torch.stack([first, last, types], 2).view(batch, 3 * count, -1)
         begin = self.begin.to(first.dtype).expand(batch, 1, -1)
@@ -173,9 +175,11 @@ class Generator(nn.Module):
     ) -> Tensor:
         scores = pointer(words, hidden[:, None], sentence.encoding)[:, 0]
         word = torch.arange(scores.shape[-1], device=scores.device)
-        return scores.masked_fill(word < least[..., None], LOWEST)
+        return scores.masked_fill(word < least[..., None], IMPOSSIBLE)
 
-    def generate(self, encoding: SentenceEncoding, counts: Tensor | None = None) -> Tensor:
+    def generate(
+        self, encoding: SentenceEncoding, counts: Tensor | None = None
+    ) -> Candidates[Tensor]:
         """Greedily, candidates [B, K, 5]; K is what the sentence with most entities has.
 
         counts: [B] how many, instead of what is likeliest.
@@ -187,8 +191,10 @@ class Generator(nn.Module):
             if not generation.alive.any():
                 break
             found.append(generation.rest(number, *begun))
-        nothing = encoding.states.new_zeros(len(encoding.lengths), 0, 5).float()
-        return torch.cat(found, 1) if found else nothing
+        if found:
+            return concatenate(found)
+        nothing = encoding.lengths.new_zeros(len(encoding.lengths), 0)
+        return single_step(nothing, nothing, nothing, nothing.float(), nothing.bool())
 
     def all_layers(self) -> list[GeneratorLayer]:
         return [layer for layer in self.layers if isinstance(layer, GeneratorLayer)]
@@ -245,10 +251,10 @@ class Generation:
     def most(self) -> int:
         return -(-self.entities // ROUND)
 
-    def __call__(self, number: int) -> Tensor:
+    def __call__(self, number: int) -> Candidates[Tensor]:
         """The candidates of a round, [B, ROUND, 5]"""
         entities = range(number * ROUND, min(self.entities, (number + 1) * ROUND))
-        return torch.cat([self.rest(one, *self.first_word(one)) for one in entities], 1)
+        return concatenate([self.rest(one, *self.first_word(one)) for one in entities])
 
     def more(self) -> bool:
         return bool(self.alive.any())
@@ -266,18 +272,20 @@ class Generation:
         self.alive &= goes_on & (number < PER_WORD * lengths)
         return likely, start.clamp(max=words - 1)
 
-    def rest(self, number: int, p_left: Tensor, start: Tensor) -> Tensor:
+    def rest(self, number: int, p_left: Tensor, start: Tensor) -> Candidates[Tensor]:
         """The candidate [B, 1, 5] that has this first word."""
         generator, sentence = self.generator, self.sentence
         least = least_right(start, self.left, self.right + 1)
-        hidden = self._step(rows_of(sentence.first, start), 3 * number + 1)
+        hidden = self._step(sentence.first.take_along_dim(start[..., None], 1), 3 * number + 1)
         p_right, right = generator.right_scores(hidden, least, sentence).softmax(-1).max(-1)
-        hidden = self._step(rows_of(sentence.last, right), 3 * number + 2)
+        hidden = self._step(sentence.last.take_along_dim(right[..., None], 1), 3 * number + 2)
         p_type, kind = generator.classifier(hidden).float().softmax(-1).max(-1)
         self.symbol.copy_(generator.types(kind))
         self.left.copy_(start)
         self.right.copy_(right)
-        return table(start, right, kind, p_left + p_right + p_type, self.alive[:, None])
+        # A copy: recorded rounds go on changing it.
+        alive = self.alive[:, None].clone()
+        return single_step(start, right, kind, p_left + p_right + p_type, alive)
 
     def _step(self, symbol: Tensor, place: int) -> Tensor:
         """The hidden state behind one more symbol, [B, 1, h] → [B, 1, h]"""
@@ -316,7 +324,7 @@ class GeneratingObjective(Objective[Generated]):
 
     def predict(self, batch: Batch[Tensor], *inputs: Tensor) -> Generated:
         gold, kinds = inputs
-        encoding = self.network.encode_words(batch, self.freeze_encoder)
+        encoding = self.network.encode(batch, self.freeze_encoder)
         generator = self.network.generator
         sentence = generator.read(encoding)
         hidden = generator(sentence, gold, kinds.clamp(min=0))

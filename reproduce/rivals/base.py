@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from diffusionner.corpus import Sentence
+from diffusionner.diffusion import Candidates, ReverseStart
 from diffusionner.model.base import Network
 from diffusionner.model.encoder import SentenceEncoding
 from diffusionner.settings import InferenceSettings, Settings
@@ -27,8 +28,8 @@ class Rounds(Protocol):
     def most(self) -> int:
         """Rounds."""
 
-    def __call__(self, number: int) -> Tensor:
-        """The candidates of a round, [B, K, 5], behind those of the rounds before."""
+    def __call__(self, number: int) -> Candidates[Tensor]:
+        """Return the candidates of a round."""
 
     def more(self) -> bool:
         """Whether the next round may find any; waits for the device."""
@@ -39,31 +40,29 @@ class Rival(Network):
     phi: ClassVar[float | None] = None
 
     @classmethod
-    def settle(cls, settings: Settings, sentences: Sequence[Sentence]) -> Settings:
+    def resolve_settings(cls, settings: Settings, sentences: Sequence[Sentence]) -> Settings:
         inference = settings.inference
         if inference.phi is None and inference.threshold is None:
             inference = replace(inference, phi=cls.phi)
         return replace(settings, inference=inference)
 
     @abstractmethod
-    def candidates(self, encoding: SentenceEncoding) -> Tensor:
-        """[B, K, 5] as `table` makes them."""
+    def propose(self, encoding: SentenceEncoding) -> Candidates[Tensor]:
+        """Return candidates in one pass."""
 
     def rounds(self, encoding: SentenceEncoding, counts: Tensor, memory: Memory) -> Rounds:
         """The same in rounds; counts: [B] how many entities to find, where a method can be told."""
         return OneRound(self, encoding)
 
     @torch.inference_mode()
-    def find(
+    def candidates(
         self,
         encoding: SentenceEncoding,
         keys: np.ndarray,
+        start: ReverseStart[Tensor],
         settings: InferenceSettings,
-        slots: Tensor,
-        given: Tensor | None = None,
-        start: int | None = None,
-    ) -> Tensor:
-        return self.candidates(encoding)[:, None]
+    ) -> Candidates[Tensor]:
+        return self.propose(encoding)
 
 
 @dataclass
@@ -72,20 +71,28 @@ class OneRound:
     encoding: SentenceEncoding
     most: int = 1
 
-    def __call__(self, number: int) -> Tensor:
-        return self.network.candidates(self.encoding)
+    def __call__(self, number: int) -> Candidates[Tensor]:
+        return self.network.propose(self.encoding)
 
     def more(self) -> bool:
         return False
 
 
-def table(left: Tensor, right: Tensor, kind: Tensor, total: Tensor, valid: Tensor) -> Tensor:
-    """Candidates [..., 5] = left, right, type, total, its third; the total is -1 if not valid.
+def single_step(
+    left: Tensor, right: Tensor, type_id: Tensor, summed: Tensor, is_entity: Tensor
+) -> Candidates[Tensor]:
+    """Return candidates [B, 1, K] from arrays [B, K].
 
-    The total is a sum of three probabilities, or three times one, as of the main method.
+    summed: the sum of three probabilities, or three times one, as in the main method.
     """
-    total = torch.where(valid, total, -1.0)
-    return torch.stack([left.float(), right.float(), kind.float(), total, total / 3], -1)
+    spans = torch.stack([left, right], -1)
+    columns = (left, right, type_id, summed, summed / 3, is_entity, torch.ones_like(is_entity))
+    return Candidates(*(column[:, None] for column in (*columns, spans)))
+
+
+def concatenate(parts: Sequence[Candidates[Tensor]]) -> Candidates[Tensor]:
+    """Concatenate candidates of the same sentences."""
+    return Candidates.combine(parts, lambda arrays: torch.cat(arrays, 2))
 
 
 def perceptron(size: int, out: int, dropout: float) -> nn.Sequential:

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from diffusionner.batching import Batch
-from diffusionner.model.biaffine import Biaffine, spans_of
+from diffusionner.diffusion import Candidates
 from diffusionner.model.encoder import SentenceEncoding, Transformer
+from diffusionner.model.initializer import Biaffine, valid_spans
 from diffusionner.settings import Settings
 from diffusionner.training.base import Objective
 from diffusionner.training.classification import classification_loss
-from reproduce.rivals.base import EVEN, Rival, table
+from reproduce.rivals.base import EVEN, Rival, single_step
 
 LEAST = 0.1  # probability of a candidate
 PER_WORD = 2  # candidates, at most
@@ -25,7 +26,7 @@ PER_WORD = 2  # candidates, at most
 
 class BiaffineNetwork(Rival):
     phi = EVEN
-    of_types = tuple(f"biaffine.{name}" for name in Biaffine.of_types)
+    type_weights = tuple(f"biaffine.{name}" for name in Biaffine.type_weights)
 
     def __init__(self, transformer: Transformer, labels: Sequence[str], settings: Settings) -> None:
         super().__init__(transformer, labels, settings)
@@ -33,18 +34,18 @@ class BiaffineNetwork(Rival):
             self.encoder.hidden_size, len(self.labels) + 1, settings.decoder.dropout
         )
 
-    def candidates(self, encoding: SentenceEncoding) -> Tensor:
+    def propose(self, encoding: SentenceEncoding) -> Candidates[Tensor]:
         """The likeliest spans with their likeliest type, some for each word."""
         probabilities = self.biaffine(encoding.states).softmax(-1)
         best, kinds = probabilities[..., :-1].max(-1)  # [B, M, M]
-        best = best.masked_fill(~spans_of(encoding.mask), -1.0)
+        best = best.masked_fill(~valid_spans(encoding.mask), -1.0)
         words = best.shape[1]
         count = min(PER_WORD * words, words * words)
         found, cells = best.flatten(1).topk(count)  # [B, K]
         # What a sentence may have depends on its own length, not on its batch.
         own = torch.arange(count, device=found.device) < PER_WORD * encoding.lengths[:, None]
         kind = kinds.flatten(1).gather(1, cells)
-        return table(cells // words, cells % words, kind, 3 * found, own & (found >= LEAST))
+        return single_step(cells // words, cells % words, kind, 3 * found, own & (found >= LEAST))
 
 
 class BiaffineObjective(Objective[Tensor]):
@@ -56,7 +57,7 @@ class BiaffineObjective(Objective[Tensor]):
 
     def predict(self, batch: Batch[Tensor], *inputs: Tensor) -> Tensor:
         """Scores [B, M, M, C + 1]."""
-        encoding = self.network.encode_words(batch, self.freeze_encoder)
+        encoding = self.network.encode(batch, self.freeze_encoder)
         scores: Tensor = self.network.biaffine(encoding.states)
         return scores
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from diffusionner.diffusion.span_counts import LOWEST
 from torch import Tensor, nn
 
-from diffusionner.diffusion.span_counts import LOWEST
 from reproduce.rivals.tags import BEGIN, END, INSIDE, OUTSIDE, PARTS, SINGLE, followers
 
 

@@ -18,11 +18,12 @@ from torch.nn import functional as F
 
 from diffusionner.batching import Batch
 from diffusionner.corpus import Sentence
-from diffusionner.diffusion.span_counts import LOWEST
+from diffusionner.diffusion import Candidates
 from diffusionner.model.encoder import SentenceEncoding, Transformer
+from diffusionner.model.initializer import IMPOSSIBLE
 from diffusionner.settings import Settings
 from diffusionner.training.base import Objective
-from reproduce.rivals.base import EVEN, Rival, perceptron, table
+from reproduce.rivals.base import EVEN, Rival, perceptron, single_step
 from reproduce.rivals.chains import Chains
 from reproduce.rivals.tags import BEGIN, END, OUTSIDE, PARTS, SINGLE, deepest, tags_of
 
@@ -31,7 +32,7 @@ MOST_LEVELS = 4  # that are taken from the data
 
 class TaggingNetwork(Rival):
     phi = EVEN
-    of_types = ("emissions.3.", "chains.")
+    type_weights = ("emissions.3.", "chains.")
 
     def __init__(self, transformer: Transformer, labels: Sequence[str], settings: Settings) -> None:
         super().__init__(transformer, labels, settings)
@@ -42,9 +43,9 @@ class TaggingNetwork(Rival):
         )
 
     @classmethod
-    def settle(cls, settings: Settings, sentences: Sequence[Sentence]) -> Settings:
+    def resolve_settings(cls, settings: Settings, sentences: Sequence[Sentence]) -> Settings:
         """As many levels as the data has."""
-        settings = super().settle(settings, sentences)
+        settings = super().resolve_settings(settings, sentences)
         if "levels" in settings.options:
             return settings
         levels = min(MOST_LEVELS, deepest(sentences))
@@ -56,7 +57,7 @@ class TaggingNetwork(Rival):
         scores: Tensor = self.emissions(states).float()
         return scores.view(batch, words, self.levels, -1).transpose(1, 2)
 
-    def candidates(self, encoding: SentenceEncoding) -> Tensor:
+    def propose(self, encoding: SentenceEncoding) -> Candidates[Tensor]:
         """The entities of the best tags, each at the word where it ends."""
         emissions, mask = self.emit(encoding.states), encoding.mask
         tags = self.chains.best(emissions, mask)  # [B, L, M]
@@ -67,7 +68,8 @@ class TaggingNetwork(Rival):
         right = torch.arange(tags.shape[2], device=tags.device).expand_as(tags)
         left = torch.where(starts, right, 0).cummax(-1).values
         probability = self.chains.probability(emissions, mask, left, right, kind)
-        return table(left, right, kind, 3 * probability, ends).flatten(1, 2)
+        columns = (left, right, kind, 3 * probability, ends)
+        return single_step(*(column.flatten(1) for column in columns))
 
 
 @dataclass
@@ -90,7 +92,7 @@ class TaggingObjective(Objective[Tagged]):
         return [tags_of(batch, self.network.levels)]
 
     def predict(self, batch: Batch[Tensor], *inputs: Tensor) -> Tagged:
-        encoding = self.network.encode_words(batch, self.freeze_encoder)
+        encoding = self.network.encode(batch, self.freeze_encoder)
         return Tagged(self.network.emit(encoding.states), encoding.mask, *inputs)
 
     def loss(self, predicted: Tagged, batch: Batch[Tensor], assigned: Tensor) -> Tensor:
@@ -101,7 +103,7 @@ class TaggingObjective(Objective[Tagged]):
         unmarked = F.pad(unmarked, (1, 0))  # [B, T]
         right = F.one_hot(gold, emissions.shape[-1]).bool()
         right = right | ((gold == OUTSIDE)[..., None] & unmarked[:, None, None])
-        both = torch.cat([emissions, emissions.masked_fill(~right, LOWEST)])
+        both = torch.cat([emissions, emissions.masked_fill(~right, IMPOSSIBLE)])
         sums = self.network.chains.log_sums(both, predicted.mask.repeat(2, 1))  # [2 B, L]
         of_all, of_right = sums.chunk(2)
         return (of_all - of_right).sum()

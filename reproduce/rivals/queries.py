@@ -7,18 +7,14 @@ what differs in the result is what diffusion gives.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from diffusionner.batching import Batch
-from diffusionner.model.decoder import (
-    CLASSIFIER,
-    Prediction,
-    SpanDecoder,
-    check_heads,
-    read_out,
-)
+from diffusionner.diffusion import Candidates
+from diffusionner.model.decoder import EntityDecoder, Prediction, read_out
 from diffusionner.model.encoder import SentenceEncoding, Transformer
 from diffusionner.settings import DecoderSettings, Settings
 from diffusionner.training.matching import matching_cost
@@ -26,31 +22,34 @@ from diffusionner.training.objective import MatchingObjective
 from reproduce.rivals.base import Rival
 
 
-class QueryDecoder(SpanDecoder):
-    def __init__(self, size: int, types: int, queries: int, settings: DecoderSettings) -> None:
-        super().__init__()
-        self.queries = nn.Parameter(torch.randn(queries, size))
-        self.add_layers(size, types, settings)
+class QueryDecoder(EntityDecoder):
+    """The entity decoder with queries instead of pooled spans."""
 
-    def forward(self, encoding: SentenceEncoding) -> Prediction:
-        sentence = self.read(encoding)
-        hidden = self.queries.to(encoding.states.dtype).expand(len(encoding.lengths), 1, -1, -1)
-        return self.predict(sentence, self.attend(sentence, hidden, None))
+    def __init__(self, size: int, types: int, queries: int, settings: DecoderSettings) -> None:
+        plain = replace(settings, span_pooling="mean", offset_window=0, initializer="none")
+        super().__init__(size, types, 0, plain)
+        self.queries = nn.Parameter(torch.randn(queries, size))
+
+    def find(self, encoding: SentenceEncoding) -> Prediction:
+        """Predict boundaries and types of all queries."""
+        sentence, batch = self.prepare(encoding), len(encoding.lengths)
+        hidden = self.queries.to(encoding.states.dtype).expand(batch, 1, -1, -1)
+        spans = encoding.lengths.new_zeros(batch, 1, len(self.queries), 2)  # there are none
+        return self.predict(sentence, self.encode_spans(sentence, hidden, None), spans)
 
 
 class QueryNetwork(Rival):
-    of_types = (f"decoder.{CLASSIFIER}",)
+    type_weights = ("decoder.classifier.3.",)
 
     def __init__(self, transformer: Transformer, labels: Sequence[str], settings: Settings) -> None:
         super().__init__(transformer, labels, settings)
         size = self.encoder.hidden_size
-        check_heads(size, settings.decoder)
         self.decoder = QueryDecoder(
             size, len(self.labels), settings.diffusion.spans, settings.decoder
         )
 
-    def candidates(self, encoding: SentenceEncoding) -> Tensor:
-        prediction = self.decoder(encoding)
+    def propose(self, encoding: SentenceEncoding) -> Candidates[Tensor]:
+        prediction = self.decoder.find(encoding)
         every = torch.ones_like(prediction.types[:, 0, :, 0], dtype=torch.bool)  # [B, K]
         return read_out(prediction, every, None)
 
@@ -59,9 +58,7 @@ class QueryObjective(MatchingObjective[Prediction]):
     network: QueryNetwork
 
     def predict(self, batch: Batch[Tensor], *inputs: Tensor) -> Prediction:
-        encoding = self.network.encode_words(batch, self.freeze_encoder)
-        prediction: Prediction = self.network.decoder(encoding)
-        return prediction
+        return self.network.decoder.find(self.network.encode(batch, self.freeze_encoder))
 
     @torch.no_grad()
     def costs(self, predicted: Prediction, batch: Batch[Tensor]) -> Tensor:

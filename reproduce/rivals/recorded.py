@@ -14,19 +14,20 @@ import torch
 from torch import Tensor
 
 from diffusionner.batching import Batch, round_up
+from diffusionner.diffusion import Candidates, ReverseStart
 from diffusionner.inference.gpu.recording import (
     WORDS,
+    BufferPool,
     Recorder,
     Recordings,
     Replay,
-    Room,
     Shape,
     padded_count,
 )
 from diffusionner.model.encoder import SentenceEncoding
 from diffusionner.model.tensors import pack, unpack
 from diffusionner.settings import InferenceSettings
-from reproduce.rivals.base import Rival, Rounds
+from reproduce.rivals.base import Rival, Rounds, concatenate
 
 
 @dataclass
@@ -38,7 +39,9 @@ class _Recording:
     begin: Replay
     rounds: Rounds
     needed: int = 1  # rounds, by any batch so far
-    recorded: list[tuple[Tensor, Replay]] = field(default_factory=list)  # the first of them
+    recorded: list[tuple[Candidates[Tensor], Replay]] = field(
+        default_factory=list
+    )  # the first of them
 
 
 class RecordedRival:
@@ -50,27 +53,26 @@ class RecordedRival:
         self.record = record
         self.recordings: Recordings[_Recording] = Recordings(seen)
         weight = next(network.parameters())
-        self.states, self.memory = Room(weight), Room(weight)
+        self.states, self.memory = BufferPool(weight), BufferPool(weight)
 
     @property
     def count(self) -> int:
         """With those of rounds, which may come later."""
         return sum(1 + len(one.recorded) for one in self.recordings.recorded.values())
 
-    def find(
+    def candidates(
         self,
         encoding: SentenceEncoding,
         batch: Batch[np.ndarray],
+        start: ReverseStart[np.ndarray],
         settings: InferenceSettings,
-        slots: np.ndarray,
-        given: np.ndarray | None,
-    ) -> Tensor | None:
+    ) -> Candidates[Tensor] | None:
         """[B, 1, K, 5]; None where the shape is new. Where spans are given, as many are found, by
         what can be told so.
         """
         sentences, words = batch.first.shape
         shape = (padded_count(sentences), round_up(words, WORDS))
-        recording = self.recordings.of(shape, lambda: self._record(shape))
+        recording = self.recordings.get(shape, lambda: self._record(shape))
         if recording is None:
             return None
         while len(recording.recorded) < recording.needed:
@@ -78,28 +80,27 @@ class RecordedRival:
             recording.recorded.append(self.record(next_round))
         lengths, counts = values = _blank(shape[0])
         lengths[:sentences] = batch.lengths
-        if given is not None:
-            counts[:sentences] = slots.sum(1)
+        if start.spans is not None:
+            counts[:sentences] = start.slots.sum(1)
         # What is padding keeps what was there before: numbers, which nothing looks at.
         recording.states[:sentences, :words].copy_(encoding.states)
         recording.inputs.copy_(pack(values, recording.states.device), non_blocking=True)
-        return self._run(recording)[:sentences, None]
+        return self._run(recording).map(lambda array: array[:sentences])
 
-    def _run(self, recording: _Recording) -> Tensor:
-        """[B, K, 5]"""
+    def _run(self, recording: _Recording) -> Candidates[Tensor]:
         recording.begin()
-        found: list[Tensor] = []
+        found: list[Candidates[Tensor]] = []
         while len(found) < recording.rounds.most:
             if len(found) < len(recording.recorded):
-                table, replay = recording.recorded[len(found)]
+                of_round, replay = recording.recorded[len(found)]
                 replay()
-                found.append(table.clone())
+                found.append(of_round.map(torch.clone))
             else:
                 found.append(recording.rounds(len(found)))
             if not recording.rounds.more():
                 break
         recording.needed = max(recording.needed, len(found))
-        return torch.cat(found, 1)
+        return concatenate(found)
 
     def _record(self, shape: tuple[int, int]) -> _Recording:
         sentences, words = shape

@@ -39,15 +39,17 @@ class Entities(list[Entity]):
     the colours of a drawing.
     """
 
-    def __init__(
-        self,
-        entities: Iterable[Entity] = (),
-        text: str | Sequence[str] = "",
-        labels: Sequence[str] = (),
-    ) -> None:
-        super().__init__(entities)
-        self.text = text
-        self.labels = list(labels)
+    text: str | Sequence[str] = ""
+    labels: Sequence[str] = ()
+
+    @classmethod
+    def of(
+        cls, entities: Iterable[Entity], text: str | Sequence[str], labels: Sequence[str] = ()
+    ) -> Entities:
+        """Return a list of entities that knows its text."""
+        made = cls(entities)
+        made.text, made.labels = text, labels
+        return made
 
     def characters(self) -> tuple[str, list[Entity]]:
         """Return the text and the entities with character offsets; words are joined by spaces."""

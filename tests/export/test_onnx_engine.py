@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from corpora import put
+from diffusionner.diffusion.span_counts import NO_SPAN
 from exports import GRAPHS
 
 from diffusionner import DiffusionNER, Entity, formats
 from diffusionner.batching import EncodedCorpus
 from diffusionner.corpus import Sentence
-from diffusionner.diffusion.span_counts import NO_SPAN
 from diffusionner.errors import SettingsError
 from diffusionner.export import export
 from diffusionner.inference import onnx_engine

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from diffusionner.diffusion.span_counts import NO_SPAN
 from exports import GRAPHS, own_dev, with_graphs_of
 
 from diffusionner import DiffusionNER
@@ -15,12 +16,11 @@ from diffusionner import export as exporting
 from diffusionner.batching import EncodedCorpus
 from diffusionner.corpus import Sentence
 from diffusionner.diffusion import gaussian_noise
-from diffusionner.diffusion.span_counts import NO_SPAN
 from diffusionner.export import export
 from diffusionner.export.graphs import INPUTS, DenoiserGraph, EncoderGraph, for_graphs
 from diffusionner.inference.onnx_engine import encoder_inputs
 from diffusionner.model.decoder import read_out
-from diffusionner.model.tensors import to_tensors
+from diffusionner.model.tensors import batch_to_device
 from models import assert_same, lively_model
 
 # The graphs are the network
@@ -113,7 +113,7 @@ def test_int8_states_are_close(int8, rich, sentences):
     )
     batch = corpus.batch(np.arange(len(corpus)))
     with torch.no_grad():
-        expected = rich.network.encode(to_tensors(batch, torch.device("cpu"))).starts
+        expected = rich.network.encode(batch_to_device(batch, torch.device("cpu"))).starts
     engine = DiffusionNER.from_pretrained(int8).engine
     found = engine.encoder.run(encoder_inputs(batch))["starts"]
     apart = np.linalg.norm(found - expected.numpy()) / np.linalg.norm(expected.numpy())

@@ -14,7 +14,7 @@ from diffusionner.corpus import Sentence
 from diffusionner.export import export, int8
 from diffusionner.inference import onnx_engine
 from diffusionner.inference.onnx_engine import encoder_inputs
-from diffusionner.model.tensors import to_tensors
+from diffusionner.model.tensors import batch_to_device
 from models import assert_same
 
 
@@ -44,7 +44,7 @@ def test_the_same_scores(initialized_pair, sentences):
     corpus = EncodedCorpus([Sentence(w) for w in sentences], ner.subwords, ner.settings.encoder)
     batch = corpus.batch(np.arange(len(corpus)))
     with torch.no_grad():
-        expected = model.network.encode(to_tensors(batch, torch.device("cpu"))).initial.spans
+        expected = model.network.encode(batch_to_device(batch, torch.device("cpu"))).initial.spans
     found = ner.engine.encoder.run(encoder_inputs(batch))["initial"]
     assert found.dtype == np.float32
     assert np.allclose(found, expected.numpy(), atol=1e-3)
@@ -84,7 +84,7 @@ def test_int8_is_calibrated_on_candidates_too(initialized_pair, sentences):
     corpus = EncodedCorpus([Sentence(w) for w in sentences], ner.subwords, ner.settings.encoder)
     feed = encoder_inputs(corpus.batch(np.arange(2, 5)))
     feeds = list(int8._denoiser_feeds(ner, [feed]))
-    start = ner.engine.schedule.start
+    start = ner.engine.schedule.candidate_start
     assert [int(one["t"]) for one in feeds] == [1, 50, 100, start]
     spans = ner.engine.coordinates.decode(feeds[-1]["x"], feed["lengths"][:, None])
     best, _ = onnx_engine.candidates(feeds[-1]["initial"], spans.shape[2])

@@ -1,5 +1,12 @@
 """Sentences to arrays: subwords, windows and batches."""
 
-from diffusionner.batching.corpus import Batch, EncodedCorpus, Windows, round_up, window_parts
+from diffusionner.batching.encoded_corpus import (
+    DEVICE_ARRAYS,
+    Batch,
+    EncodedCorpus,
+    Windows,
+    round_up,
+    window_parts,
+)
 
-__all__ = ["Batch", "EncodedCorpus", "Windows", "round_up", "window_parts"]
+__all__ = ["DEVICE_ARRAYS", "Batch", "EncodedCorpus", "Windows", "round_up", "window_parts"]

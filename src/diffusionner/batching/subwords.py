@@ -1,42 +1,42 @@
-"""Words to subwords, and what is remembered of words met before."""
+"""Words to subwords, with a cache of the words seen before."""
 
 from __future__ import annotations
 
 import json
-import tempfile
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
 
-MAX_PIECES = 48  # subwords read of one word: nothing but garbage is longer
-CHARACTER_LENGTH = 20  # characters read of one word, from both ends
-CHARACTER_CODES = 512  # 0 pads; code points below 255 have their own code, others share the rest
-MOST_KNOWN = 200_000  # words that are remembered before all are forgotten
+MAX_SUBWORDS_PER_WORD = 48  # only garbage is longer
+CHARACTER_CODES = (
+    512  # 0 is padding; code points below 255 have their own code, others share the rest
+)
+CHARACTERS_PER_WORD = 20  # from both ends of a longer word
+MAX_CACHED_WORDS = 200_000  # the cache is emptied when it is full
 CHUNK = 4096  # words tokenised at a time
-NO_WORD = 0  # the kind of what is padding: no subwords, no characters
+NO_WORD = 0  # id of padding: no subwords, no characters
 BACKEND_FILE, NAMES_FILE = "tokenizer.json", "tokenizer_config.json"
 
 
 @dataclass(frozen=True)
 class WordTable:
-    """Some words, each as the number of its kind, with what belongs to each kind."""
+    """Words as ids, with the subwords and characters of every distinct word (V of them)."""
 
-    kinds: np.ndarray  # [words]
-    pieces: np.ndarray  # subword ids of all kinds, flat
-    piece_start: np.ndarray  # [kinds] where those of a kind start
-    piece_count: np.ndarray  # [kinds] at least one, but for NO_WORD
-    characters: np.ndarray  # [kinds, C] codes, behind them zeros
-    character_count: np.ndarray  # [kinds]
+    word_ids: np.ndarray  # [words]
+    subwords: np.ndarray  # subword ids of all distinct words, flat
+    subword_start: np.ndarray  # [V] first subword of each
+    subword_count: np.ndarray  # [V] at least one, except for NO_WORD
+    characters: np.ndarray  # [V, C] codes, padded with zeros
+    character_count: np.ndarray  # [V]
 
 
-class _Column:
-    """Rows that only grow: what was handed out stays as it was."""
+class _GrowingArray:
+    """An array that rows are appended to; views of it handed out earlier stay valid."""
 
     def __init__(self, dtype: type, *shape: int) -> None:
         self.rows: np.ndarray = np.zeros((1024, *shape), dtype)
@@ -51,72 +51,70 @@ class _Column:
         self.rows[self.size : needed] = rows
         self.size = needed
 
-    def view(self) -> np.ndarray:
-        return self.rows[: self.size]
 
+class WordCache:
+    """Subwords and characters of the distinct words seen so far.
 
-class Lexicon:
-    """The distinct words met so far: most words of a text have been met before.
-
-    A tokenizer treats words that are given apart one by one, so a word's subwords can be kept.
+    Most words of a text have been seen before, and a tokenizer treats pre-split words
+    independently.
     """
 
     def __init__(self, tokenizer: SubwordTokenizer, width: int) -> None:
-        """width: characters of a word that are read; 0 for none."""
+        """width: number of characters read of a word; 0 for none."""
         self.tokenizer = tokenizer
         self.width = width
         self.lock = threading.Lock()
-        self._forget()
+        self._clear()
 
-    def _forget(self) -> None:
-        self.known: dict[str, int] = {}
-        self.pieces = _Column(np.int64)
-        self.starts = _Column(np.int64)
-        self.counts = _Column(np.int64)
-        self.characters = _Column(np.int16, self.width)
-        self.character_counts = _Column(np.int64)
-        for column in self._columns()[1:]:
-            column.extend(np.zeros((1, *column.rows.shape[1:]), column.rows.dtype))  # NO_WORD
-
-    def _columns(self) -> tuple[_Column, ...]:
-        """Of subwords, then of kinds: in the order of a `WordTable`."""
-        return self.pieces, self.starts, self.counts, self.characters, self.character_counts
+    def _clear(self) -> None:
+        self.ids: dict[str, int] = {}
+        self.subwords = _GrowingArray(np.int64)
+        self.starts = _GrowingArray(np.int64)
+        self.counts = _GrowingArray(np.int64)
+        self.characters = _GrowingArray(np.int16, self.width)
+        self.character_counts = _GrowingArray(np.int64)
+        # In the order of a `WordTable`.
+        self.arrays = (
+            self.subwords, self.starts, self.counts, self.characters, self.character_counts
+        )  # fmt: skip
+        for array in self.arrays[1:]:
+            array.extend(np.zeros((1, *array.rows.shape[1:]), array.rows.dtype))  # NO_WORD
 
     def look_up(self, words: Sequence[str]) -> WordTable:
+        """Return the ids of the words, tokenising those that are new."""
         with self.lock:
-            if len(self.known) > MOST_KNOWN:
-                self._forget()
-            kinds: list[Any] = list(map(self.known.get, words))
-            if None in kinds:
-                new = {word: None for word, kind in zip(words, kinds, strict=True) if kind is None}
-                self._learn(list(new))
-                kinds = list(map(self.known.get, words))
-            views = (column.view() for column in self._columns())
-            return WordTable(np.array(kinds, dtype=np.int64), *views)
+            if len(self.ids) > MAX_CACHED_WORDS:
+                self._clear()
+            ids: list[Any] = list(map(self.ids.get, words))
+            if None in ids:
+                new = {word: None for word, id in zip(words, ids, strict=True) if id is None}
+                self._add(list(new))
+                ids = list(map(self.ids.get, words))
+            views = (array.rows[: array.size] for array in self.arrays)
+            return WordTable(np.array(ids, dtype=np.int64), *views)
 
-    def _learn(self, words: list[str]) -> None:
+    def _add(self, words: list[str]) -> None:
         for first in range(0, len(words), CHUNK):
             chunk = words[first : first + CHUNK]
-            pieces = self.tokenizer.pieces_of_each(chunk)
-            counts = np.array([len(one) for one in pieces], dtype=np.int64)
+            subwords = self.tokenizer.subwords_of_each(chunk)
+            counts = np.array([len(one) for one in subwords], dtype=np.int64)
             characters = character_codes(chunk, self.width)
-            columns = self._columns()
-            sizes = [column.size for column in columns]
+            sizes = [array.size for array in self.arrays]
             try:
-                self.starts.extend(self.pieces.size + np.cumsum(counts) - counts)
+                self.starts.extend(self.subwords.size + np.cumsum(counts) - counts)
                 self.counts.extend(counts)
-                self.pieces.extend(np.concatenate(pieces))
+                self.subwords.extend(np.concatenate(subwords))
                 self.characters.extend(characters)
                 self.character_counts.extend(np.count_nonzero(characters, axis=1))
-            except BaseException:  # an interrupt: nothing may stay half known
-                for column, size in zip(columns, sizes, strict=True):
-                    column.size = size
+            except BaseException:  # an interrupt must not leave a word half added
+                for array, size in zip(self.arrays, sizes, strict=True):
+                    array.size = size
                 raise
-            self.known.update(zip(chunk, range(sizes[1], 10**9), strict=False))
+            self.ids.update(zip(chunk, range(sizes[1], 10**9), strict=False))
 
 
 def parse_backend(content: bytes) -> Tokenizer:
-    """A tokenizer.json; ValueError where it is none."""
+    """Parse a tokenizer.json; raise ValueError if it is not valid."""
     try:
         return _bare(Tokenizer.from_str(content.decode()))
     except Exception as error:  # tokenizers has no exception class of its own
@@ -124,100 +122,91 @@ def parse_backend(content: bytes) -> Tokenizer:
 
 
 def _bare(backend: Tokenizer) -> Tokenizer:
-    """Lengths are our business."""
-    backend.no_truncation()
+    backend.no_truncation()  # windows and batches take care of lengths
     backend.no_padding()
     return backend
 
 
 @dataclass
 class SubwordTokenizer:
-    """Subwords of words, and what stands around a sentence."""
+    """Splits words into subwords; knows the special tokens around a sentence."""
 
     backend: Tokenizer
-    limit: int  # subwords the encoder has positions for
+    limit: int  # subwords that the encoder has positions for
     prefix: list[int]
     suffix: list[int]
     pad: int
     unknown: int
-    files: dict[str, bytes] | None = None  # of the Hugging Face tokenizer, where it was read so
-    lexicons: dict[int, Lexicon] = field(default_factory=dict, repr=False)  # by their width
+    files: dict[str, bytes] | None = (
+        None  # of the Hugging Face tokenizer, if it was read from these
+    )
+    hf: Any = None  # the Hugging Face tokenizer, if it was made from one
+    caches: dict[int, WordCache] = field(default_factory=dict, repr=False)  # by their width
 
     @classmethod
-    def of(cls, tokenizer: Any, limit: int) -> SubwordTokenizer:
-        """From a (fast) Hugging Face tokenizer."""
+    def from_hf(cls, tokenizer: Any, limit: int) -> SubwordTokenizer:
+        """Wrap a (fast) Hugging Face tokenizer."""
         backend, pad = _bare(tokenizer.backend_tokenizer), tokenizer.pad_token_id
-        found = cls._of_backend(backend, limit, pad, tokenizer.unk_token_id)
-        found.hf = tokenizer
-        return found
+        wrapped = cls._from_backend(backend, limit, pad, tokenizer.unk_token_id)
+        wrapped.hf = tokenizer
+        return wrapped
 
     @classmethod
     def read(cls, folder: Path, limit: int) -> SubwordTokenizer:
-        """The same from the files of one, without transformers, which takes long to import.
+        """Read the files of a Hugging Face tokenizer without transformers, which is slow to import.
 
-        OSError or ValueError where a file is missing or not as it should be.
+        Raise OSError or ValueError if a file is missing or malformed.
         """
         files = {name: (folder / name).read_bytes() for name in (BACKEND_FILE, NAMES_FILE)}
-        backend, said = parse_backend(files[BACKEND_FILE]), json.loads(files[NAMES_FILE])
-        if not isinstance(said, dict):
-            raise ValueError(f"{NAMES_FILE} has no names in it")
+        backend, names = parse_backend(files[BACKEND_FILE]), json.loads(files[NAMES_FILE])
+        if not isinstance(names, dict):
+            raise ValueError(f"{NAMES_FILE} is not a JSON object")
 
-        def number(name: str) -> int | None:
-            token = said.get(name)
+        def token_id(name: str) -> int | None:
+            token = names.get(name)
             token = token.get("content") if isinstance(token, dict) else token
             return None if token is None else backend.token_to_id(token)
 
-        found = cls._of_backend(backend, limit, number("pad_token"), number("unk_token"))
-        found.files = files
-        return found
+        tokenizer = cls._from_backend(backend, limit, token_id("pad_token"), token_id("unk_token"))
+        tokenizer.files = files
+        return tokenizer
 
     @classmethod
-    def _of_backend(
+    def _from_backend(
         cls, backend: Tokenizer, limit: int, pad: int | None, unknown: int | None
     ) -> SubwordTokenizer:
-        # Special tokens are found by example: families differ in what they put around a sentence.
+        # Special tokens are read off an example: families differ in what surrounds a sentence.
         bare = backend.encode("a", add_special_tokens=False).ids
         full = backend.encode("a").ids
         at = next(i for i in range(len(full)) if full[i : i + len(bare)] == bare)
         return cls(backend, limit, full[:at], full[at + len(bare) :], pad or 0, unknown or pad or 0)
 
-    @cached_property
-    def hf(self) -> Any:
-        """The Hugging Face tokenizer around it; None where there is none."""
-        if self.files is None:
-            return None
-        from diffusionner.model.pretrained import load_tokenizer
-
-        with tempfile.TemporaryDirectory() as folder:
-            for name, content in self.files.items():
-                (Path(folder) / name).write_bytes(content)
-            return load_tokenizer(folder, self.limit, offline=True).hf
-
-    @property
-    def special_count(self) -> int:
-        return len(self.prefix) + len(self.suffix)
+    def __post_init__(self) -> None:
+        self.special_count = len(self.prefix) + len(self.suffix)
 
     def look_up(self, words: Sequence[str], width: int = 0) -> WordTable:
-        """Subwords and, of `width` characters at most, the codes of many words."""
-        return self.lexicons.setdefault(width, Lexicon(self, width)).look_up(words)
+        """Return the subwords of many words and the codes of up to `width` characters of each."""
+        if width not in self.caches:
+            self.caches.setdefault(width, WordCache(self, width))
+        return self.caches[width].look_up(words)
 
-    def pieces_of_each(self, words: Sequence[str]) -> list[np.ndarray]:
-        """The subword ids of words, each on its own.
+    def subwords_of_each(self, words: Sequence[str]) -> list[np.ndarray]:
+        """Return the subword ids of each word.
 
-        A word that the tokenizer's normaliser deletes (a lone control character, say) becomes the
-        unknown token, so that every word has a state.
+        A word that the tokenizer's normaliser deletes (such as a lone control character) becomes
+        the unknown token, so that every word has a state.
         """
         encoded = self.backend.encode_batch(
             [[word] for word in words], is_pretokenized=True, add_special_tokens=False
         )
         return [
-            np.array(encoding.ids[:MAX_PIECES] or [self.unknown], dtype=np.int64)
+            np.array(encoding.ids[:MAX_SUBWORDS_PER_WORD] or [self.unknown], dtype=np.int64)
             for encoding in encoded
         ]
 
 
 def character_codes(words: Sequence[str], width: int) -> np.ndarray:
-    """Codes [words, width] of the characters of words; of a long word, of both its ends."""
+    """Return character codes [words, width]; a longer word is cut in the middle."""
     if not width:
         return np.zeros((len(words), 0), dtype=np.int64)
     half = width // 2

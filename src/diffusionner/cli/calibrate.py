@@ -18,7 +18,7 @@ from diffusionner.storage import registry
 from diffusionner.storage.registry import DEFAULT
 
 if TYPE_CHECKING:
-    from diffusionner.inference.calibration import Calibration
+    from diffusionner.storage.calibration import Calibration
 
 
 def calibrate(
@@ -58,7 +58,7 @@ def calibrate(
 
 def _copied(other: str, model: str) -> Calibration:
     from diffusionner.errors import CheckpointError
-    from diffusionner.inference.calibration import load_calibration
+    from diffusionner.storage.calibration import load_calibration
     from diffusionner.storage.config import read_config
 
     source, target = registry.find_model(other), registry.find_model(model)
@@ -79,9 +79,9 @@ def _fitted(
     from diffusionner.corpus import check_labels
     from diffusionner.errors import DataError
     from diffusionner.inference.calibration import (
-        FEWEST_PER_KNOT,
+        MIN_PER_KNOT,
         expected_calibration_error,
-        fit,
+        fit_calibration,
         outcomes,
     )
 
@@ -89,15 +89,17 @@ def _fitted(
     ner = options.load_model(model, device)
     check_labels(sentences, ner.labels)
     with Console(stderr=True).status("predicting"):
-        found = ner.find(sentences, phi=0.0)
-    calibration = fit(sentences, found, ner.labels)
+        found = ner.decode_sentences(sentences, phi=0.0)
+    calibration = fit_calibration(sentences, found, ner.labels)
     if calibration is None:
         raise DataError(
             f"{data}: the model predicts too few entities to calibrate on; give a corpus in which "
-            f"it predicts at least {2 * FEWEST_PER_KNOT}"
+            f"it predicts at least {2 * MIN_PER_KNOT}"
         )
     totals, correct, _ = outcomes(sentences, found, ner.labels)
-    before = expected_calibration_error(ner.judge(ner.settings.inference).scores(totals), correct)
+    before = expected_calibration_error(
+        ner.score_rule(ner.settings.inference).scores(totals), correct
+    )
     after = expected_calibration_error(calibration.scores(totals), correct)
     say(
         Console(),

@@ -12,16 +12,16 @@ from diffusionner.storage.registry import DEFAULT
 
 
 def export(
-    output: Annotated[Path, typer.Argument(help="Folder to write.")],
-    dev: Annotated[Path, typer.Option("--dev", help="Corpus on which the two are compared.")],
+    output: Annotated[Path, typer.Argument(help="Output folder.")],
+    dev: Annotated[Path, typer.Option("--dev", help="Corpus to compare F1 on.")],
     model: options.Model = DEFAULT,
     precision: Annotated[str, typer.Option(help="float32 or int8.")] = "float32",
     format: Annotated[str | None, typer.Option(help="Format of the corpus.")] = None,
 ) -> None:
-    """Write a model for ONNX Runtime, which runs it on a CPU without torch.
+    """Export a model to ONNX Runtime, which runs it on a CPU without torch.
 
-    The graphs are compared with the model on `--dev`: if F1 moves by more than 0.1 (int8: 0.5)
-    points, nothing is written. Use the folder like any model's.
+    The graphs are compared with the model on `--dev`: if F1 changes by more than 0.1 points (int8:
+    0.5), nothing is written. The folder is used like any model's.
 
     Example: `diffusionner export runs/small --model runs/model --dev dev.jsonl --precision int8`
     """

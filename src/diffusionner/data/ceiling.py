@@ -12,7 +12,7 @@ import numpy as np
 from diffusionner.batching import window_parts
 from diffusionner.corpus import Sentence, Span
 from diffusionner.data.overlaps import max_disjoint, max_without_crossing
-from diffusionner.diffusion.span_counts import fewest, span_counts
+from diffusionner.diffusion import min_spans, span_slots
 from diffusionner.settings import EncoderSettings, InferenceSettings
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Window(NamedTuple):
     def span_count(self, settings: InferenceSettings) -> int:
         """Return the number of noisy spans."""
         words = np.array([self.end - self.start])
-        return int(span_counts(words, settings.spans, settings.start)[0])
+        return int(span_slots(words, settings.spans, settings.start).sum())
 
 
 class WindowSplitter:
@@ -65,7 +65,7 @@ class WindowSplitter:
         counts = np.ones(sum(len(sentence.words) for sentence in sentences), dtype=np.int64)
         if self.tokenizer is not None:
             table = self.tokenizer.look_up([word for s in sentences for word in s.words])
-            counts = table.piece_count[table.kinds]
+            counts = table.subword_count[table.word_ids]
         offset = np.concatenate([[0], np.cumsum(counts)])
         first = 0
         for sentence in sentences:
@@ -105,7 +105,7 @@ class F1Ceiling:
         elif settings.overlap == "nested":
             allowed = max_without_crossing(spans)
         reachable = allowed
-        if len(spans) > fewest(settings.spans):
+        if len(spans) > min_spans(settings.spans):
             owned = ((w, len({s[:2] for s in whole if w.owns(s)})) for w in windows)
             reachable = min(allowed, sum(min(n, w.span_count(settings)) for w, n in owned))
         self.gold += len(entities) + irregular

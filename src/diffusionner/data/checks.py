@@ -16,7 +16,7 @@ from diffusionner.data.ceiling import F1Ceiling, Window, WindowSplitter
 from diffusionner.data.findings import Findings, Severity
 from diffusionner.data.fingerprint import Fingerprint, fingerprint
 from diffusionner.data.overlaps import crossing_pairs
-from diffusionner.diffusion.span_counts import fewest
+from diffusionner.diffusion import min_spans
 from diffusionner.errors import DataError
 from diffusionner.settings import Settings
 
@@ -211,7 +211,9 @@ class Checker:
             for span in ceiling.add(sentence, sentence.entities, windows, inference):
                 message = f"does not fit into a window of {size} {unit}"
                 self._add("cut-entity", sentence, f"{_show(span, sentence.words)} {message}")
-            if len(sentence.entities) > min(self.settings.diffusion.spans, fewest(inference.spans)):
+            if len(sentence.entities) > min(
+                self.settings.diffusion.spans, min_spans(inference.spans)
+            ):
                 for window in windows:
                     self._check_crowding(sentence, window)
 

@@ -4,23 +4,34 @@ from diffusionner.diffusion.coordinates import Coordinates
 from diffusionner.diffusion.expansion import expand
 from diffusionner.diffusion.noise import gaussian_noise, mix_keys, span_noise, uniform_noise
 from diffusionner.diffusion.sampler import (
+    AUTO,
+    ReverseStep,
     ddim_step,
-    ddim_weights,
+    likely_candidates,
+    min_spans,
     reverse_process,
+    span_slots,
     timestep_sequence,
 )
 from diffusionner.diffusion.schedule import Schedule
+from diffusionner.diffusion.spans import Candidates, ReverseStart
 
 __all__ = [
+    "AUTO",
+    "Candidates",
     "Coordinates",
+    "ReverseStart",
+    "ReverseStep",
     "Schedule",
     "ddim_step",
-    "ddim_weights",
     "expand",
     "gaussian_noise",
+    "likely_candidates",
+    "min_spans",
     "mix_keys",
     "reverse_process",
     "span_noise",
+    "span_slots",
     "timestep_sequence",
     "uniform_noise",
 ]

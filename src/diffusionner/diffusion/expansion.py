@@ -1,4 +1,4 @@
-"""Expansion of the gold spans to K slots, by repetition or by random spans (paper, 4.1)."""
+"""Expand the gold spans to K slots by repetition or by random spans (paper, 4.1)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def expand(
     strategy: str,
     coordinates: Coordinates,
 ) -> np.ndarray:
-    """x_0 [B, D, K, 2] for D independent draws.
+    """Return x_0 [B, D, K, 2] for D independent draws.
 
-    gold: [B, N, 2] word indices (left, right), padded; counts, lengths: [B]; keys: [B, D].
-    Random spans are Gaussian around the middle of the sentence, three deviations to each end. They
-    also stand in for the gold of a sentence without entities. With more gold than slots each draw
-    takes its own random choice.
+    gold: [B, N, 2] word indices (left, right), padded; counts, lengths: [B]; keys: [B, D]. Random
+    spans are Gaussian around the middle of the sentence, with its ends three standard deviations
+    away. They also replace the gold of a sentence without entities. If there are more gold spans
+    than slots, each draw takes a random selection.
     """
     batch, draws = keys.shape
     slots = np.arange(spans)

@@ -1,9 +1,9 @@
 """Counter-based random numbers: a pure function of a key and a position.
 
-A sentence's noise then depends on the sentence alone, never on the batch it is in, on the order of
-the batch or on how many numbers were drawn before; and a resumed run needs no generator state. The
-mixing function is SplitMix64's finaliser. Noise is made on the host, with numpy, so that it is the
-same to the bit on every device and with every backend.
+The noise of a sentence depends on the sentence alone, never on its batch, the order of the batch or
+how many numbers were drawn before, and a resumed run needs no generator state. The mixing function
+is the finaliser of SplitMix64. Noise is drawn on the host with numpy, so it is bit-identical on
+every device and backend.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _finalise(z: np.ndarray) -> np.ndarray:
 
 
 def mix_keys(keys: np.ndarray, *salts: int) -> np.ndarray:
-    """New independent int64 keys from old ones and any number of integers."""
+    """Derive independent int64 keys from other keys and any number of integers."""
     mixed = np.asarray(keys, dtype=np.int64).view(np.uint64)
     for salt in salts:
         step = ((_GOLDEN - (1 << 64)) * (salt + 1)) % (1 << 63)
@@ -34,23 +34,23 @@ def mix_keys(keys: np.ndarray, *salts: int) -> np.ndarray:
 
 
 def uniform_noise(keys: np.ndarray, *shape: int) -> np.ndarray:
-    """Float64 numbers in (0, 1). keys: [...] int64 → [..., *shape]."""
+    """Draw float64 numbers in (0, 1). keys: [...] int64 → [..., *shape]."""
     positions = np.arange(1, math.prod(shape) + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
     keys = np.asarray(keys, dtype=np.int64)
     bits = _finalise(_finalise(keys.view(np.uint64)[..., None]) + positions)
-    # 52 bits and a half are exact in float64, so neither 0 nor 1 can come out.
+    # 52 bits plus a half are exact in float64, so the result is never 0 or 1.
     unit = ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
     return unit.reshape(*keys.shape, *shape)
 
 
 def gaussian_noise(keys: np.ndarray, *shape: int) -> np.ndarray:
-    """Standard normal float32 numbers. keys: [...] int64 → [..., *shape].
+    """Draw standard normal float32 numbers. keys: [...] int64 → [..., *shape].
 
-    A longer shape repeats a shorter one's numbers and goes on: K spans are the first K of 2K.
+    A longer shape starts with the numbers of a shorter one: K spans are the first K of 2K.
     """
     return ndtri(uniform_noise(keys, *shape)).astype(np.float32)
 
 
 def span_noise(keys: np.ndarray, seed: int, step: int, spans: int) -> np.ndarray:
-    """What inference draws for a step, 0 being the start: [..., 1, K, 2]. keys: of sentences."""
+    """Draw the noise of an inference step, [..., 1, K, 2]; step 0 is the start."""
     return gaussian_noise(mix_keys(keys, seed, step), 1, spans, 2)

@@ -1,51 +1,68 @@
-"""The reverse process: DDIM along an arithmetic sequence of timesteps (paper, 4.1)."""
+"""The reverse process: K_eval spans, DDIM along an arithmetic sequence of timesteps."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from diffusionner.diffusion.arrays import Array
-from diffusionner.diffusion.schedule import Schedule
+import numpy as np
 
-Result = TypeVar("Result")
+from diffusionner.diffusion.coordinates import Array
 
-
-def timestep_sequence(start: int, steps: int) -> list[int]:
-    """τ_γ = start, ..., τ_1, τ_0 = 0: arithmetic, rounded, descending, γ + 1 numbers."""
-    if not 1 <= steps <= start:
-        raise ValueError(f"{steps} denoising steps do not fit into {start} timesteps")
-    return [round(start * i / steps) for i in range(steps, -1, -1)]
+Prediction = TypeVar("Prediction")
+AUTO = "auto"  # K_eval follows from the length of the sentence
+MIN_SPANS, MAX_SPANS = 12, 150
+MIN_CANDIDATE_SCORE = -4.0  # of a candidate worth denoising; entities score above zero
 
 
-def ddim_weights(
-    alpha_bar: float, alpha_bar_next: float, eta: float = 0.0
-) -> tuple[float, float, float]:
-    """What the next x is a sum of, at ᾱ_next: so much of x_0, of x at ᾱ, and of fresh noise."""
-    variance = max(1 - alpha_bar, 1e-12)
-    ratio = (1 - alpha_bar_next) / variance
-    sigma = eta * math.sqrt(max(0.0, ratio * (1 - alpha_bar / alpha_bar_next)))
-    direction = math.sqrt(max(0.0, 1 - alpha_bar_next - sigma**2))
-    # x holds sqrt(ᾱ)·x_0 and noise, of which this much stays.
-    of_x = direction / math.sqrt(variance)
-    return math.sqrt(alpha_bar_next) - of_x * math.sqrt(alpha_bar), of_x, sigma
+class ReverseStep(NamedTuple, Generic[Prediction]):
+    """One denoising step."""
+
+    x: Array  # [B, D, K, 2] noisy spans that the network saw
+    prediction: Prediction  # its output
+    next_x: Array  # [B, D, K, 2] spans at the next timestep
+
+
+def reverse_process(
+    denoise: Callable[[Array, Any], tuple[Array, Prediction]],
+    x: Array,
+    alpha_bar: Array,
+    timesteps: Sequence[Any],
+    eta: float = 0.0,
+    noise: Callable[[int], Array] | None = None,
+) -> Iterator[ReverseStep[Prediction]]:
+    """Run the reverse process and yield its steps.
+
+    denoise(x, t) returns x̂_0 and the prediction it was read from. Timesteps are integers or, with
+    one for each sentence, arrays [B, D]. noise(step) draws fresh noise of x's shape for eta > 0.
+    """
+    for step, (t, next_t) in enumerate(pairwise(timesteps), start=1):
+        x0, prediction = denoise(x, t)
+        if isinstance(next_t, int) and next_t == 0:
+            next_x = x0
+        else:
+            fresh = noise(step) if noise is not None and eta > 0 else None
+            next_x = ddim_step(x, x0, alpha_bar[t], alpha_bar[next_t], eta, fresh)
+        yield ReverseStep(x, prediction, next_x)
+        x = next_x
 
 
 def ddim_step(
     x: Array,
     x0: Array,
-    alpha_bar: float,
-    alpha_bar_next: float,
+    alpha_bar: Array,
+    alpha_bar_next: Array,
     eta: float = 0.0,
     noise: Array | None = None,
 ) -> Array:
-    """From x at ᾱ to the less noisy x at ᾱ_next, given the predicted x_0. Shapes of x are free.
+    """Move x from ᾱ to the less noisy ᾱ_next, given the predicted x̂_0.
 
-    eta = 0 is deterministic (the paper's equations); eta = 1 needs fresh noise of x's shape.
+    ᾱ is a number or an array [B, D]. eta = 0 is deterministic, as in the paper; eta > 0 needs
+    noise.
     """
-    of_x0, of_x, of_noise = ddim_weights(alpha_bar, alpha_bar_next, eta)
+    of_x0, of_x, of_noise = ddim_coefficients(alpha_bar, alpha_bar_next, eta)
     x = of_x0 * x0 + of_x * x
     if eta > 0:
         if noise is None:
@@ -54,24 +71,61 @@ def ddim_step(
     return x
 
 
-def reverse_process(
-    denoise: Callable[[Array, int], tuple[Array, Result]],
-    x: Array,
-    schedule: Schedule,
-    sequence: list[int],
-    eta: float = 0.0,
-    noise: Callable[[int], Array] | None = None,
-) -> list[Result]:
-    """Run the steps of a timestep sequence and return what each denoising gave.
+def ddim_coefficients(
+    alpha_bar: Array, alpha_bar_next: Array, eta: float = 0.0
+) -> tuple[Array, Array, Array]:
+    """Return the DDIM coefficients of x̂_0, x_t and fresh noise, to broadcast over [B, D, K, 2]."""
+    if np.ndim(alpha_bar) == 0:  # in float64, whatever the schedule is stored in
+        now, later = np.float64(alpha_bar), np.float64(alpha_bar_next)
+        return tuple(float(c) for c in _coefficients(np, now, later, eta))  # type: ignore[return-value]
+    xp = np if isinstance(alpha_bar, np.ndarray) else sys.modules["torch"]
+    return _coefficients(xp, alpha_bar[..., None, None], alpha_bar_next[..., None, None], eta)
 
-    denoise(x, t) → (x̂_0, result); x: [B, D, K, 2]. noise(number of the step) is for eta > 0.
+
+def _coefficients(xp: Any, now: Array, later: Array, eta: float) -> tuple[Array, Array, Array]:
+    variance = xp.clip(1 - now, 1e-12, None)
+    ratio = (1 - later) / variance
+    sigma = eta * xp.sqrt(xp.clip(ratio * (1 - now / later), 0, None))
+    direction = xp.sqrt(xp.clip(1 - later - sigma**2, 0, None))
+    of_x = direction / xp.sqrt(variance)  # share of the noise in x that stays
+    return xp.sqrt(later) - of_x * xp.sqrt(now), of_x, sigma
+
+
+def timestep_sequence(start: int, steps: int) -> list[int]:
+    """Return τ_γ = start, ..., τ_1, τ_0 = 0: γ + 1 timesteps in an arithmetic sequence."""
+    if not 1 <= steps <= start:
+        raise ValueError(f"{steps} denoising steps do not fit into {start} timesteps")
+    return [round(start * i / steps) for i in range(steps, -1, -1)]
+
+
+def span_slots(words: np.ndarray, spans: int | str, start: str) -> np.ndarray:
+    """Return which of the K spans of a batch each sentence has: [B, K].
+
+    words: [B] lengths of the sentences. With spans="auto", K grows with the sentence: each span
+    moves to an entity nearby, so what too few spans lose is the entities that none started near.
+    Candidates already lie where entities are, so about half as many suffice.
+
+    K depends on the sentence alone, and its K spans are the first K of any larger number. So its
+    entities do not depend on the batch.
     """
-    results = []
-    for number, (now, later) in enumerate(pairwise(sequence), start=1):
-        x0, result = denoise(x, now)
-        results.append(result)
-        if later:  # at τ_0 = 0 the sample is x̂_0 itself
-            fresh = noise(number) if noise is not None and eta > 0 else None
-            alpha_bar = float(schedule.alpha_bar[now])
-            x = ddim_step(x, x0, alpha_bar, float(schedule.alpha_bar[later]), eta, fresh)
-    return results
+    if spans == AUTO:
+        share = 4 if start == "candidates" else 2
+        counts = np.clip(words * 3 // share + MIN_SPANS // 2, MIN_SPANS, MAX_SPANS)
+    else:
+        counts = np.full(len(words), spans, dtype=np.int64)
+    return np.asarray(np.arange(counts.max()) < counts[:, None])
+
+
+def likely_candidates(slots: Array, scores: Array) -> Array:
+    """Return the slots [B, K] whose candidates are worth denoising, at least the best one.
+
+    scores: [B, K] of the initializer, best first. All slots after an unlikely candidate are left
+    out, so that a sentence's spans are always the first.
+    """
+    likely = (scores >= MIN_CANDIDATE_SCORE) | (scores == scores[:, :1])
+    return slots & (likely.cumprod(1) > 0)
+
+
+def min_spans(spans: int | str) -> int:
+    """Return the number of spans that every sentence gets at least."""
+    return MIN_SPANS if spans == AUTO else int(spans)

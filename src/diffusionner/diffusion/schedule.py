@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-START = 0.2  # of T
+CANDIDATE_START = 0.2  # share of T
 
 
 class Schedule:
@@ -14,6 +14,8 @@ class Schedule:
 
     def __init__(self, kind: str, timesteps: int) -> None:
         self.timesteps = timesteps
+        # Timestep assigned to spans that do not start as noise.
+        self.candidate_start = max(1, round(CANDIDATE_START * timesteps))
         steps = np.arange(timesteps + 1, dtype=np.float64)
         if kind == "cosine":
             # Nichol & Dhariwal: ᾱ_t follows cos²; the offset keeps the first steps from vanishing.
@@ -21,8 +23,8 @@ class Schedule:
             curve = np.cos((steps / timesteps + offset) / (1 + offset) * math.pi / 2) ** 2
             betas = np.minimum(1 - curve[1:] / curve[:-1], 0.999)
         elif kind == "linear":
-            # Ho et al. use 1e-4..0.02 over 1000 steps; the range is stretched for other T so
-            # that ᾱ_T stays the same.
+            # Ho et al. use 1e-4..0.02 over 1000 steps. The range is stretched for other T, so that
+            # ᾱ_T stays the same.
             stretch = 1000 / timesteps
             betas = np.linspace(0.02 * stretch, 1e-4 * stretch, timesteps)
             betas = np.minimum(betas[::-1], 0.999)  # from the top, so that T = 1 is all noise
@@ -31,13 +33,8 @@ class Schedule:
         survival = np.cumprod(1 - betas)
         self.alpha_bar = np.concatenate([[1.0], survival]).astype(np.float32)
 
-    @property
-    def start(self) -> int:
-        """The timestep whose noisy spans those are taken for that are no noise to begin with."""
-        return max(1, round(START * self.timesteps))
-
     def add_noise(self, x0: np.ndarray, t: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """x_t = sqrt(ᾱ_t)·x_0 + sqrt(1-ᾱ_t)·ε. x0, noise: [..., K, 2]; t: [...]."""
+        """Return x_t = sqrt(ᾱ_t)·x_0 + sqrt(1-ᾱ_t)·ε. x0, noise: [..., K, 2]; t: [...]."""
         alpha_bar = self.alpha_bar[t][..., None, None]
         noisy: np.ndarray = np.sqrt(alpha_bar) * x0 + np.sqrt(1 - alpha_bar) * noise
         return noisy

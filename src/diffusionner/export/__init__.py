@@ -1,4 +1,4 @@
-"""A trained model as two ONNX graphs, written only if they find what the model finds."""
+"""Export a model as two ONNX graphs, written only if they give the same results."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from diffusionner.inference.pipeline import DiffusionNER
 from diffusionner.storage.checkpoint import tokenizer_files
 from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE, new_config
 
-# How far F1 on dev may move, in points, before an export is refused.
+# Maximum change of F1 on dev, in points.
 LIMITS = {"float32": 0.1, "int8": 0.5}
 
 
 class ExportError(DiffusionNERError):
-    """The graphs do not find what the model finds; nothing was written."""
+    """Raised when the graphs change F1 on dev too much; nothing was written."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """F1 on dev of the model and of what was written, in points, and the bytes of the graphs."""
+    """F1 on dev before and after the export, in points, and the size of the graphs in bytes."""
 
     before: float
     after: float
@@ -42,7 +42,7 @@ def export(
     precision: str = "float32",
     progress: Callable[[str], None] = lambda stage: None,
 ) -> Exported:
-    """Write `output`, a folder for backend onnx; ExportError if F1 on dev moves too far."""
+    """Write a folder for backend onnx; raise ExportError if F1 on dev changes too much."""
     ner.settings.need_denoising("an export for ONNX Runtime")
     if precision not in LIMITS:
         raise SettingsError(f"unknown precision '{precision}'; {nearest(precision, LIMITS)}")
@@ -56,7 +56,7 @@ def export(
 
     def fill(folder: Path) -> None:
         nonlocal result
-        progress("recording the graphs")
+        progress("writing the graphs")
         write_graphs(ner, folder)
         _write_rest(ner, folder)
         if precision == "int8":
@@ -67,13 +67,13 @@ def export(
         before, after = (_f1(model, dev) for model in (ner, written))
         if not before:
             raise ExportError(
-                "F1 on dev is 0 with the model, so there is nothing to compare; nothing was "
-                "written. Give a dev corpus that the model finds entities in"
+                "the model's F1 on dev is 0, so there is nothing to compare; nothing was written. "
+                "Use a dev corpus in which the model finds entities"
             )
         if abs(before - after) > LIMITS[precision]:
             raise ExportError(
-                f"F1 on dev is {before:.2f} with the model and {after:.2f} with its {precision} "
-                f"graphs, more than {LIMITS[precision]} apart; nothing was written. Try "
+                f"F1 on dev is {before:.2f} with the model but {after:.2f} with its {precision} "
+                f"graphs, more than {LIMITS[precision]} points apart; nothing was written. Try "
                 "float32, or a larger dev corpus"
             )
         size = sum((folder / name).stat().st_size for name in (ENCODER_FILE, DENOISER_FILE))
@@ -87,7 +87,8 @@ def export(
 def _write_rest(ner: DiffusionNER, folder: Path) -> None:
     subwords = ner.subwords
     special = {name: getattr(subwords, name) for name in ("prefix", "suffix", "pad", "unknown")}
-    config = new_config(ner.labels, ner.settings, ner.calibration)
+    calibration = None if ner.calibration is None else ner.calibration.to_dict()
+    config = new_config(ner.labels, ner.settings, calibration)
     config["tokenizer"] = {"limit": subwords.limit, **special}
     text = json.dumps(config, indent=1, ensure_ascii=False) + "\n"
     (folder / "config.json").write_text(text, encoding="utf-8")

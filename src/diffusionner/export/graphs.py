@@ -1,8 +1,9 @@
-"""The network as two ONNX graphs, in operations that ONNX Runtime is fast at."""
+"""Write the network as two ONNX graphs, in operations that ONNX Runtime runs fast."""
 
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import logging
 import math
@@ -15,19 +16,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from diffusionner.batching import EncodedCorpus
+from diffusionner.batching import DEVICE_ARRAYS, Batch, EncodedCorpus
 from diffusionner.corpus import Sentence
+from diffusionner.diffusion import Candidates
 from diffusionner.inference.pipeline import DiffusionNER
-from diffusionner.model import DenoisingNetwork
-from diffusionner.model.decoder import BoundaryPointer, PreparedSentence, Words, read_out
-from diffusionner.model.initializer import Initial
-from diffusionner.model.tensors import encoder_batch
+from diffusionner.model.decoder import BoundaryPointer, PreparedSentence, read_out
+from diffusionner.model.encoder import SentenceEncoding
+from diffusionner.model.initializer import SpanScores
+from diffusionner.model.network import DenoisingNetwork
 from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE
 
-INPUTS = ("subwords", "attention", "word_of", "first", "lengths", "characters")
+INPUTS = DEVICE_ARRAYS[:6]  # what the encoder reads
+OUTPUTS = tuple(f.name for f in dataclasses.fields(Candidates) if f.name != "slots")
 
 
 def write_graphs(ner: DiffusionNER, folder: Path) -> None:
+    """Write the encoder and the denoiser of a model."""
     assert isinstance(ner.network, DenoisingNetwork)
     network = for_graphs(ner.network)
     example = [Sentence("An example of some words .".split()[: 4 + n]) for n in range(3)]
@@ -66,7 +70,7 @@ def write_graphs(ner: DiffusionNER, folder: Path) -> None:
         denoiser,
         (*step, *sentence),
         ["lengths", "x", "t", "slots", *outputs],
-        ["x0", "table"],
+        ["x0", *OUTPUTS],
         shapes,
         folder / DENOISER_FILE,
     )
@@ -75,7 +79,7 @@ def write_graphs(ner: DiffusionNER, folder: Path) -> None:
 
 
 def _initial_names(network: DenoisingNetwork) -> list[str]:
-    """Of what an initializer gives, in the order of `Initial`."""
+    """Return the names of the initializer's outputs, in the order of `SpanScores`."""
     initializer = network.decoder.initializer
     if initializer is None:
         return []
@@ -83,18 +87,18 @@ def _initial_names(network: DenoisingNetwork) -> list[str]:
 
 
 def for_graphs(network: DenoisingNetwork) -> DenoisingNetwork:
-    """A copy on the CPU that computes the same, its parts exchanged for what is recorded."""
-    network = copy.deepcopy(network).cpu().eval()  # the caller's stays on its device
+    """Return an equivalent copy on the CPU with parts that export well."""
+    network = copy.deepcopy(network).cpu().eval()  # the original stays on its device
     decoder = network.decoder
     decoder.left, decoder.right = _FoldedPointer(decoder.left), _FoldedPointer(decoder.right)
     return network
 
 
 class _FoldedPointer(BoundaryPointer):
-    """The output weights v folded into both projections, so that scores are mere sums.
+    """A pointer with the output weights v folded into both projections, so that scores are sums.
 
-    v·relu(w + s) is max(vw, -vs) + vs where v > 0, and min(vw, -vs) + vs where v < 0. To multiply
-    K × M rows by a single column, as the network does it, costs as much as a wide matrix would.
+    v·relu(w + s) is max(vw, -vs) + vs if v > 0, and min(vw, -vs) + vs if v < 0. Multiplying K × M
+    rows by a single column, as the network does, costs as much as a wide matrix would.
     """
 
     def __init__(self, pointer: BoundaryPointer) -> None:
@@ -109,7 +113,9 @@ class _FoldedPointer(BoundaryPointer):
             self.spans.weight.copy_(pointer.spans.weight[order] * -factor[:, None])
             self.output.bias.copy_(pointer.output.bias)
 
-    def forward(self, words: Tensor, spans: Tensor, sentence: Words) -> Tensor:
+    def forward(
+        self, words: Tensor, spans: Tensor, sentence: PreparedSentence | SentenceEncoding
+    ) -> Tensor:
         words, spans = words[:, None, None], self.spans(spans)  # vw and -vs
         shared = self.output.bias - spans.sum(-1, keepdim=True)
         spans = spans[..., None, :]
@@ -121,7 +127,7 @@ class _FoldedPointer(BoundaryPointer):
 
 
 class EncoderGraph(nn.Module):
-    """What is paid once per sentence."""
+    """The part that runs once per sentence."""
 
     def __init__(self, network: DenoisingNetwork) -> None:
         super().__init__()
@@ -137,8 +143,11 @@ class EncoderGraph(nn.Module):
         characters: Tensor,
     ) -> tuple[Tensor, ...]:
         mask = attention.bool()[:, None, None]
-        batch = encoder_batch(subwords, mask, word_of, first, lengths, characters)
-        sentence = self.network.encode(batch)
+        none, nothing = lengths.new_zeros(0), np.zeros(0, dtype=np.int64)
+        batch = Batch(
+            subwords, mask, word_of, first, lengths, characters, none, none, none, nothing, nothing
+        )
+        sentence = self.network.prepare(batch)
         layers = [pair for pair in sentence.keys_values if pair is not None]
         fixed = [sentence.starts, sentence.ends, sentence.left, sentence.right]
         initial = vars(sentence.initial).values() if sentence.initial else []
@@ -147,7 +156,7 @@ class EncoderGraph(nn.Module):
 
 
 class DenoiserGraph(nn.Module):
-    """One step: noisy spans in, x̂_0 and what each span has become out."""
+    """One step: noisy spans in, x̂_0 and candidates out."""
 
     def __init__(self, network: DenoisingNetwork) -> None:
         super().__init__()
@@ -164,10 +173,10 @@ class DenoiserGraph(nn.Module):
         left: Tensor,
         right: Tensor,
         *others: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        """others: what an initializer gives, then keys and values of each layer."""
+    ) -> tuple[Tensor, ...]:
+        """others: outputs of the initializer, then keys and values of each layer."""
         count = len(_initial_names(self.network))
-        initial = Initial(*others[:count]) if count else None
+        initial = SpanScores(*others[:count]) if count else None
         layers = others[count:]
         mask = torch.arange(starts.shape[1]) < lengths[:, None]
         # Without cross-attention no layer has keys and values.
@@ -176,13 +185,13 @@ class DenoiserGraph(nn.Module):
             keys_values = list(zip(layers[::2], layers[1::2], strict=True))
         sentence = PreparedSentence(mask, lengths, keys_values, left, right, starts, ends)
         steps = t[None, None].expand(x.shape[0], 1)
-        prediction = self.network.denoise(sentence, x, steps, slots)
-        x0 = self.network.restored(prediction, lengths[:, None])
-        return x0, read_out(prediction, slots, initial)
+        x0, prediction = self.network.denoise(sentence, x, steps, slots)
+        found = read_out(prediction, slots, initial)
+        return (x0, *(getattr(found, name) for name in OUTPUTS))
 
 
 def _plain_attention() -> Callable[..., Any]:
-    """Attention in few nodes; the exporter's own form guards against rows that see nothing."""
+    """Return attention in few nodes; the exporter's own guards against rows that see nothing."""
     import onnxscript
 
     op: Any = onnxscript.opset20
@@ -217,7 +226,7 @@ def _record(
     shapes: tuple[Any, ...],
     path: Path,
 ) -> None:
-    # The exporter reports what it does at length, and what is not installed.
+    # The exporter logs what it does and which packages are missing.
     loud = logging.getLogger("torch.onnx").level
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     try:
@@ -244,7 +253,7 @@ def _record(
 
 
 def _finish(path: Path, labels: list[str]) -> None:
-    """Compute what is constant, note the labels, and forget the shapes of the example."""
+    """Fold constants, store the labels, and drop the shapes of the example."""
     import onnx
     import onnxruntime
 
@@ -256,11 +265,11 @@ def _finish(path: Path, labels: list[str]) -> None:
         path.read_bytes(),
         options,
         providers=["CPUExecutionProvider"],
-        disabled_optimizers=["MatMulAddFusion"],  # for a later one, which knows int8
+        disabled_optimizers=["MatMulAddFusion"],  # a later pass fuses these for int8
     )
     model = onnx.load(path)
     onnx.helper.set_model_props(model, {"labels": json.dumps(labels)})
     for output in model.graph.output:
-        output.type.tensor_type.ClearField("shape")  # behind an LSTM it is the example's
+        output.type.tensor_type.ClearField("shape")  # after an LSTM it is that of the example
     del model.graph.value_info[:]
     onnx.save(model, path)

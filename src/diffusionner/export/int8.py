@@ -1,9 +1,9 @@
-"""int8: products of 8-bit integers, with ranges that are fixed when a model is exported.
+"""int8 quantisation with ranges that are fixed when a model is exported.
 
-ONNX Runtime's dynamic quantisation takes the range of a matrix product's input from the batch at
-hand, so that an entity may depend on the sentences beside it. Here the ranges are those met on a
-sample of sentences: a sentence gives the same alone and in any batch, and no time goes into looking
-for them. rounding.py says how the steps are chosen. LSTM and attention scores stay in float32.
+ONNX Runtime's dynamic quantisation takes the range of a matrix product's input from the current
+batch, so an entity may depend on the other sentences. Here ranges come from a sample of sentences:
+a sentence gives the same result alone and in any batch, and no time is spent on finding ranges.
+rounding.py chooses the steps. LSTM and attention scores stay in float32.
 """
 
 from __future__ import annotations
@@ -17,26 +17,25 @@ import numpy as np
 
 from diffusionner.batching import EncodedCorpus
 from diffusionner.corpus import Sentence
-from diffusionner.diffusion import gaussian_noise, mix_keys
-from diffusionner.diffusion.span_counts import AUTO, span_counts
-from diffusionner.export.rounding import InputSteps, Met, choose_steps, round_weights
-from diffusionner.inference.onnx_engine import OnnxEngine, candidates, encoder_inputs
+from diffusionner.diffusion import AUTO, gaussian_noise, mix_keys, span_slots
+from diffusionner.export.rounding import InputSample, InputSteps, choose_steps, round_weights
+from diffusionner.inference.onnx_engine import OnnxEngine, best_spans, encoder_inputs
 from diffusionner.inference.pipeline import DiffusionNER
 from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE
 
 Feed: TypeAlias = dict[str, Any]  # a graph's inputs by name
-SAMPLE = 256  # sentences that the ranges are taken from
-LEAST_COLUMNS = 16  # narrower products are faster in float32
-LEAST_TABLE = 65_536  # numbers of an embedding table that is worth rounding
+SAMPLE = 256  # sentences that ranges are taken from
+MIN_COLUMNS = 16  # narrower products are faster in float32
+MIN_TABLE = 65_536  # size of an embedding table that is worth rounding
 
 
 def quantise(folder: Path, sentences: Sequence[Sentence]) -> None:
-    """Rewrite the float32 graphs of a folder. sentences: such as it will meet."""
+    """Rewrite the float32 graphs of a folder. sentences: a sample of typical input."""
     ner = DiffusionNER.from_pretrained(folder, backend="onnx")
     sample = sentences[:: -(-len(sentences) // SAMPLE) or 1]
-    met = list(_encoder_feeds(ner, sample))
-    _rewrite(folder / ENCODER_FILE, met)
-    _rewrite(folder / DENOISER_FILE, _denoiser_feeds(ner, met))
+    feeds = list(_encoder_feeds(ner, sample))
+    _rewrite(folder / ENCODER_FILE, feeds)
+    _rewrite(folder / DENOISER_FILE, _denoiser_feeds(ner, feeds))
 
 
 def _encoder_feeds(ner: DiffusionNER, sentences: Sequence[Sentence]) -> Iterator[Feed]:
@@ -45,24 +44,23 @@ def _encoder_feeds(ner: DiffusionNER, sentences: Sequence[Sentence]) -> Iterator
         yield encoder_inputs(corpus.batch(chosen))
 
 
-def _denoiser_feeds(ner: DiffusionNER, met: Iterable[Feed]) -> Iterator[Feed]:
-    """Noisy spans at the start, in the middle and at the end of the reverse process."""
+def _denoiser_feeds(ner: DiffusionNER, encoder_feeds: Iterable[Feed]) -> Iterator[Feed]:
+    """Yield noisy spans at the start, in the middle and at the end of the reverse process."""
     engine = ner.engine
     assert isinstance(engine, OnnxEngine)
-    for feed in met:
+    for feed in encoder_feeds:
         sentence = engine.encoder.run(feed)
-        counts = span_counts(feed["lengths"], AUTO, "noise")
-        most = int(counts.max())
-        slots = np.arange(most) < counts[:, None]
-        met_spans = [
+        slots = span_slots(feed["lengths"], AUTO, "noise")
+        most = slots.shape[1]
+        noisy_spans = [
             (t, gaussian_noise(mix_keys(feed["keys"], int(t)), 1, most, 2))
             for t in np.linspace(1, engine.schedule.timesteps, 3, dtype=np.int64)
         ]
         if "initial" in sentence:
-            spans, _ = candidates(sentence["initial"], most)
+            spans, _ = best_spans(sentence["initial"], most)
             x = engine.coordinates.encode(spans[:, None], feed["lengths"][:, None])
-            met_spans.append((np.int64(engine.schedule.start), x))
-        for t, x in met_spans:
+            noisy_spans.append((np.int64(engine.schedule.candidate_start), x))
+        for t, x in noisy_spans:
             step = {"x": x, "t": np.asarray(t), "slots": slots}
             yield {**sentence, "lengths": feed["lengths"], **step}
 
@@ -79,17 +77,17 @@ def _rewrite(path: Path, feeds: Iterable[Feed]) -> None:
         if node.op_type == "MatMul" and _is_wide(weights.get(node.input[1]))
     ]
     rewriter = _Rewriter(graph)
-    weights_of: dict[str, list[np.ndarray]] = {}  # by the input that they are multiplied with
+    weights_of: dict[str, list[np.ndarray]] = {}  # by the input they are multiplied with
     for node in products:
         weights_of.setdefault(node.input[0], []).append(rewriter.arrays[node.input[1]])
     sizes = {name: len(matrices[0]) for name, matrices in weights_of.items()}
-    for name, met in _watch(model, sizes, feeds).items():
-        rewriter.steps[name] = choose_steps(met, np.concatenate(weights_of[name], 1))
+    for name, inputs in _sample_inputs(model, sizes, feeds).items():
+        rewriter.steps[name] = choose_steps(inputs, np.concatenate(weights_of[name], 1))
     for node in products:
         rewriter.quantise_product(node)
     for node in graph.node:
         table = weights.get(node.input[0]) if node.op_type == "Gather" else None
-        if table is not None and len(table.dims) == 2 and np.prod(table.dims) >= LEAST_TABLE:
+        if table is not None and len(table.dims) == 2 and np.prod(table.dims) >= MIN_TABLE:
             rewriter.quantise_table(node)
     rewriter.finish()
     model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
@@ -97,11 +95,13 @@ def _rewrite(path: Path, feeds: Iterable[Feed]) -> None:
 
 
 def _is_wide(weight: Any) -> bool:
-    return weight is not None and len(weight.dims) == 2 and weight.dims[1] >= LEAST_COLUMNS
+    return weight is not None and len(weight.dims) == 2 and weight.dims[1] >= MIN_COLUMNS
 
 
-def _watch(model: Any, sizes: Mapping[str, int], feeds: Iterable[Feed]) -> dict[str, Met]:
-    """What is met in each of the tensors, given how many channels it has."""
+def _sample_inputs(
+    model: Any, sizes: Mapping[str, int], feeds: Iterable[Feed]
+) -> dict[str, InputSample]:
+    """Sample the values of tensors. sizes: number of channels of each."""
     import onnx
     import onnxruntime
 
@@ -115,16 +115,16 @@ def _watch(model: Any, sizes: Mapping[str, int], feeds: Iterable[Feed]) -> dict[
     session = onnxruntime.InferenceSession(
         watched.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    met = {name: Met(sizes[name]) for name in ordered}
+    samples = {name: InputSample(sizes[name]) for name in ordered}
     for feed in feeds:
         found = session.run(ordered, {one.name: feed[one.name] for one in session.get_inputs()})
         for name, tensor in zip(ordered, found, strict=True):
-            met[name].add(tensor)
-    return met
+            samples[name].add(tensor)
+    return samples
 
 
 class _Rewriter:
-    """Exchanges nodes of a graph; each new one stands where the first that it replaces stood."""
+    """Replaces nodes of a graph; each new node takes the place of the first one it replaces."""
 
     def __init__(self, graph: Any) -> None:
         from onnx import numpy_helper
@@ -145,11 +145,11 @@ class _Rewriter:
         return name
 
     def quantise_product(self, node: Any) -> None:
-        """MatMul and the Add of a bias behind it."""
+        """Replace a MatMul and the bias Add after it."""
         from onnx import helper
 
         source, weight = node.input
-        # Another input has other factors.
+        # Factors differ between inputs.
         rounded, of_column = f"{source}_{weight}_int8", f"{source}_{weight}_scale"
         if rounded not in self.added:
             matrix = self.arrays[weight] * self.steps[source].factors[:, None]
@@ -183,7 +183,7 @@ class _Rewriter:
         return [*nodes, helper.make_node("QuantizeLinear", [evened, scale, zero], target)]
 
     def _bias(self, output: str) -> str | None:
-        """The vector that is added to a product and to nothing else."""
+        """Return the bias that is added to a product whose only reader is that Add."""
         reader = self.readers.get(output)
         if reader is None or self.reads[output] != 1 or reader.op_type != "Add":
             return None
@@ -192,7 +192,7 @@ class _Rewriter:
         return other if array is not None and array.ndim == 1 else None
 
     def quantise_table(self, node: Any) -> None:
-        """An embedding: 8 bits a number, and a scale for each row."""
+        """Replace an embedding table by int8 with one scale per row."""
         from onnx import helper
 
         table, index = node.input

@@ -1,107 +1,148 @@
-"""Predictions to entities: de-duplicate, resolve overlaps, filter by φ (paper, 4.3)."""
+"""Candidates to entities: merge equal spans, filter by score, resolve overlaps (paper, 4.3)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from diffusionner.batching import Windows
 from diffusionner.corpus import Span
+from diffusionner.diffusion import Candidates
+from diffusionner.settings import InferenceSettings
+from diffusionner.storage.calibration import Calibration
 
-if TYPE_CHECKING:
-    from diffusionner.inference.calibration import ScoreRule
+DEFAULT_PHI = 2.5  # the paper's, for a model without calibration
 
 
 class DecodedEntity(NamedTuple):
-    """A decoded entity in word indices of its sentence, both boundaries inclusive."""
+    """An entity in word indices of its sentence, both boundaries inclusive."""
 
     left: int
     right: int
-    kind: int
-    total: float  # sum of the three probabilities, a mean over steps
+    type_id: int
+    summed_probability: float  # P^l + P^r + P^c, averaged over steps
     score: float  # in [0, 1]
-    votes: int  # spans that had these boundaries, in the step in which most did
+    votes: int  # spans that had these boundaries, in the step with most of them
 
 
-class Columns(NamedTuple):
+class EntityColumns(NamedTuple):
     """Entities of many sentences as columns, [N] each; fields as in `DecodedEntity`."""
 
     sentence: np.ndarray
     left: np.ndarray
     right: np.ndarray
-    kind: np.ndarray
-    total: np.ndarray
+    type_id: np.ndarray
+    summed_probability: np.ndarray
     score: np.ndarray
     votes: np.ndarray
 
-    def found(self) -> list[DecodedEntity]:
-        rows = zip(*(column.tolist() for column in self[1:]), strict=True)
-        return list(map(_TO_FOUND, rows))
+
+_to_entity = partial(tuple.__new__, DecodedEntity)  # DecodedEntity(*row) takes nearly twice as long
+_NO_ENTITIES = EntityColumns(*[np.zeros(0, dtype=np.int64)] * 7)
 
 
-_TO_FOUND = partial(tuple.__new__, DecodedEntity)  # DecodedEntity(*row) takes nearly twice as long
-_NONE = Columns(*[np.zeros(0, dtype=np.int64)] * 7)
+class ScoreRule:
+    """Turns summed probabilities into scores, and decides which are high enough."""
+
+    def __init__(
+        self, settings: InferenceSettings, labels: Sequence[str], calibration: Calibration | None
+    ) -> None:
+        self.calibration = calibration
+        self.knots: tuple[tuple[float, ...], tuple[float, ...]] = ((0.0, 3.0), (0.0, 1.0))
+        if calibration is not None:
+            self.knots = (calibration.sums, calibration.probabilities)
+        self.min_sums: np.ndarray  # [C] minimum summed probability of an entity of each type
+        if settings.phi is not None:
+            self.min_sums = np.full(len(labels), settings.phi)
+        elif settings.threshold is not None:
+            score = settings.threshold
+            minimum = 3 * score if calibration is None else calibration.min_sum(score)
+            self.min_sums = np.full(len(labels), minimum)
+        elif calibration is not None:
+            thresholds = calibration.thresholds
+            self.min_sums = np.array([calibration.min_sum(thresholds[x]) for x in labels])
+        else:
+            self.min_sums = np.full(len(labels), DEFAULT_PHI)
+
+    def scores(self, sums: np.ndarray) -> np.ndarray:
+        """Return the scores of summed probabilities: [N] → [N] in [0, 1]."""
+        return np.asarray(np.interp(sums, *self.knots))
 
 
-def deduplicate(
-    table: np.ndarray, windows: Windows, chosen: np.ndarray, judge: ScoreRule
-) -> Columns:
-    """The distinct spans that pass, of a batch that was read out, [B, steps, K, 5].
+def merge_candidates(
+    candidates: Candidates[np.ndarray], windows: Windows, chosen: np.ndarray, rule: ScoreRule
+) -> EntityColumns:
+    """Return the distinct spans of a batch that score high enough.
 
-    Of equal boundaries the likeliest type stays. The total is the mean over the steps in which
-    spans had these boundaries: a step that moved on from an entity does not undo it, but one that
-    is found again and again is judged by all of them.
-    A window of a cut sentence keeps the entities whose middle it owns, so each is taken from the
+    Of equal boundaries the most likely type stays. The summed probability is the mean over the
+    steps in which spans had these boundaries: a step that moves away from an entity does not undo
+    it, but one that is found repeatedly is judged by all of them.
+
+    A window of a split sentence keeps the entities whose middle it owns, so each is taken from the
     window in which it has most context.
+
+    chosen: [B] windows of the batch.
     """
-    batch, steps, slots = table.shape[:3]
-    left, right, kind, total, type_p = np.ascontiguousarray(table.reshape(-1, 5).T)
+    batch, steps, slots = candidates.left.shape
+    left, right, type_id, summed, type_probability = (
+        column.ravel()
+        for column in (
+            candidates.left,
+            candidates.right,
+            candidates.type_id,
+            candidates.summed_probability,
+            candidates.type_probability,
+        )
+    )
     words = int(right.max(initial=0)) + 1
-    cell = left.astype(np.int64) * words + right.astype(np.int64)  # of words² boundaries
-    # Most spans of a step are at the same few boundaries: one of each is left before all else.
+    cell = left * words + right  # of words² pairs of boundaries
+    # Most spans of a step share a few boundaries: keep one of each before anything else.
     row = np.arange(batch * steps)[:, None]
     in_step = row * words**2 + cell.reshape(batch * steps, slots)
-    order, starts = _grouped(in_step, total.reshape(batch * steps, slots) >= 0)
-    best = _best_of(order, starts, type_p, total)
-    votes = _run_lengths(starts, len(order))
-    left, right, kind, total, type_p = (x[best] for x in (left, right, kind, total, type_p))
+    order, starts = _group(in_step, candidates.is_entity.reshape(batch * steps, slots))
+    best = _best_of(order, starts, type_probability, summed)
+    votes = np.diff(starts, append=len(order))
+    left, right, type_id, summed, type_probability = (
+        x[best] for x in (left, right, type_id, summed, type_probability)
+    )
     row = best // max(1, steps * slots)
-    owner = chosen[row]
-    offset = windows.offset[owner]
-    left, right = left.astype(np.int64) + offset, right.astype(np.int64) + offset
+    window = chosen[row]
+    left, right = left + windows.offset[window], right + windows.offset[window]
     middle = (left + right + 1) // 2
-    owned = (middle >= windows.owned_start[owner]) & (middle < windows.owned_end[owner])
+    owned = (middle >= windows.owned_start[window]) & (middle < windows.owned_end[window])
     span = row * words**2 + cell[best]
     order = np.argsort(span, kind="stable")  # the steps of a span stay in order
     order = order[owned[order]]
     if not len(order):
-        return _NONE
-    starts = _runs(span[order])
-    one = _best_of(order, starts, type_p)  # from the step that is surest of the type
-    total = np.add.reduceat(total[order], starts) / _run_lengths(starts, len(order))
+        return _NO_ENTITIES
+    starts = _run_starts(span[order])
+    one = _best_of(order, starts, type_probability)  # from the step that is surest of the type
+    summed = np.add.reduceat(summed[order], starts) / np.diff(starts, append=len(order))
     votes = np.maximum.reduceat(votes[order], starts)
-    kind = kind[one].astype(np.int64)
-    passed = total >= judge.least[kind]
-    one, kind, total, votes = one[passed], kind[passed], total[passed], votes[passed]
-    sentence = windows.sentence[owner[one]]
-    return Columns(sentence, left[one], right[one], kind, total, judge.scores(total), votes)
+    type_id = type_id[one]
+    passed = summed >= rule.min_sums[type_id]
+    one, type_id, summed, votes = one[passed], type_id[passed], summed[passed], votes[passed]
+    return EntityColumns(
+        windows.sentence[window[one]], left[one], right[one], type_id, summed,
+        rule.scores(summed), votes,
+    )  # fmt: skip
 
 
-def by_sentence(
-    parts: Iterable[Columns], sentences: Sequence[int], policy: str
+def entities_by_sentence(
+    parts: Iterable[EntityColumns], sentences: Sequence[int], policy: str
 ) -> list[list[DecodedEntity]]:
-    """The entities of each sentence in reading order, overlaps resolved."""
-    columns = Columns(*map(np.concatenate, zip(_NONE, *parts, strict=True)))
+    """Return the entities of each sentence in reading order, with overlaps resolved."""
+    columns = EntityColumns(*map(np.concatenate, zip(_NO_ENTITIES, *parts, strict=True)))
     order = np.lexsort((-columns.right, columns.left, columns.sentence))
-    columns = Columns(*(column[order] for column in columns))
-    found = columns.found()
+    columns = EntityColumns(*(column[order] for column in columns))
+    entities = list(map(_to_entity, zip(*(c.tolist() for c in columns[1:]), strict=True)))
     starts, ends = (np.searchsorted(columns.sentence, sentences, s) for s in ("left", "right"))
-    listed = [found[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+    listed = [entities[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
     if policy != "all":
-        # In most sentences nothing overlaps: then, in reading order, no entity does the next one.
+        # Nothing overlaps in most sentences: in reading order, no entity overlaps the next.
         same = columns.sentence[1:] == columns.sentence[:-1]
         overlap = same & (columns.left[1:] <= columns.right[:-1])
         for place in np.flatnonzero(np.isin(sentences, columns.sentence[1:][overlap])).tolist():
@@ -109,12 +150,12 @@ def by_sentence(
     return listed
 
 
-def _grouped(keys: np.ndarray, valid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """[N, K] keys, no row's in another → the places of valid ones in the flat array, equal ones
-    together in their order, and where each run of these begins.
+def _group(keys: np.ndarray, valid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Group equal keys [N, K], which no two rows share.
 
-    Keys with their columns in the lower bits are all different, so rows can be sorted by value: ten
-    times as fast as a stable sort of places.
+    Return the flat indices of valid keys, equal ones adjacent and in order, and where each group
+    starts. With the column in their lower bits, keys are distinct, so rows can be sorted by value:
+    ten times as fast as a stable argsort.
     """
     rows, columns = keys.shape
     bits = columns.bit_length()
@@ -122,39 +163,35 @@ def _grouped(keys: np.ndarray, valid: np.ndarray) -> tuple[np.ndarray, np.ndarra
     ranked.sort(axis=-1)
     ranked = ranked[ranked >= 0]
     first = np.repeat(columns * np.arange(rows), np.count_nonzero(valid, axis=1))
-    return first + (ranked & ((1 << bits) - 1)), _runs(ranked >> bits)
+    return first + (ranked & ((1 << bits) - 1)), _run_starts(ranked >> bits)
 
 
-def _runs(values: np.ndarray) -> np.ndarray:
-    """Where runs of equal values begin."""
+def _run_starts(values: np.ndarray) -> np.ndarray:
+    """Return where runs of equal values start."""
     fresh = np.ones(len(values), dtype=bool)
     np.not_equal(values[1:], values[:-1], out=fresh[1:])
     return np.flatnonzero(fresh)
 
 
-def _run_lengths(starts: np.ndarray, count: int) -> np.ndarray:
-    return np.diff(starts, append=count)
-
-
 def _best_of(order: np.ndarray, starts: np.ndarray, *values: np.ndarray) -> np.ndarray:
-    """Of each run of places the one with the largest value, equal ones told apart by the next."""
-    run = np.repeat(np.arange(len(starts)), _run_lengths(starts, len(order)))
+    """Return the index with the largest value of each run; later values break ties."""
+    run = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(order)))
     for value in values:
         here = value[order]
         alike = np.flatnonzero(here == np.maximum.reduceat(here, starts)[run])
         order, run = order[alike], run[alike]
-        starts = _runs(run)
+        starts = _run_starts(run)
     return order[starts]
 
 
-def resolve_overlaps(found: Iterable[DecodedEntity], policy: str) -> list[DecodedEntity]:
-    """Best first, drop what the policy forbids; the result is in reading order.
+def resolve_overlaps(entities: Iterable[DecodedEntity], policy: str) -> list[DecodedEntity]:
+    """Keep the best entities that the policy allows together, in reading order.
 
-    A lower φ only adds entities at the end of "best first", so filtering by φ afterwards, as
-    where it is chosen, gives the same as filtering before. With thresholds by type it does not: one
-    that is not let pass must not keep another out.
+    A lower φ only adds entities that rank last, so filtering by φ before or after gives the same.
+    That does not hold for thresholds by type: an entity below its threshold must not exclude
+    another.
     """
-    ranked = sorted(found, key=lambda f: (-f.total, f.left, f.right, f.kind))
+    ranked = sorted(entities, key=lambda e: (-e.summed_probability, e.left, e.right, e.type_id))
     if policy != "all":
         clash = _crossing if policy == "nested" else _overlapping
         kept: list[DecodedEntity] = []
@@ -162,12 +199,12 @@ def resolve_overlaps(found: Iterable[DecodedEntity], policy: str) -> list[Decode
             if not any(clash(one, other) for other in kept):
                 kept.append(one)
         ranked = kept
-    return sorted(ranked, key=lambda f: (f.left, -f.right, f.kind))
+    return sorted(ranked, key=lambda e: (e.left, -e.right, e.type_id))
 
 
-def to_spans(found: Iterable[DecodedEntity], labels: Sequence[str]) -> list[Span]:
-    """Entities as the corpora have them."""
-    return [Span(f.left, f.right + 1, labels[f.kind]) for f in found]
+def to_spans(entities: Iterable[DecodedEntity], labels: Sequence[str]) -> list[Span]:
+    """Convert entities to labelled spans, as corpora hold them."""
+    return [Span(e.left, e.right + 1, labels[e.type_id]) for e in entities]
 
 
 def _overlapping(a: DecodedEntity, b: DecodedEntity) -> bool:

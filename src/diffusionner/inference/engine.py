@@ -1,48 +1,36 @@
-"""What finds candidates: torch, or ONNX Runtime where there is no torch."""
+"""The interface of an engine, which runs a network with torch or ONNX Runtime."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
 from diffusionner.batching import Batch
+from diffusionner.diffusion import Candidates, ReverseStart
 from diffusionner.settings import InferenceSettings
+
+Pending: TypeAlias = Callable[
+    [], Candidates[np.ndarray]
+]  # waits for a batch and returns its result
 
 
 class Engine(Protocol):
     """A trained network, ready to predict."""
 
     labels: list[str]
+    subword_multiple: int  # the length of a batch is padded to a multiple of this
+    prefetch: int  # batches that may be launched before the first result is awaited
 
-    @property
-    def subword_step(self) -> int:
-        """Lengths of its batches are best multiples of this."""
-
-    @property
-    def ahead(self) -> int:
-        """Batches that it may have before it while the host finishes others."""
-
-    def find(
+    def launch(
         self,
         batch: Batch[np.ndarray],
+        start: ReverseStart[np.ndarray],
         settings: InferenceSettings,
-        slots: np.ndarray,
-        given: np.ndarray | None = None,
-        start: int | None = None,
-    ) -> Callable[[], np.ndarray]:
-        """Start to find the candidates of a batch.
+    ) -> Pending:
+        """Start a batch; calling the result waits for its candidates.
 
-        By denoising, that is γ steps from Gaussian spans at T, or from spans that the caller gives.
-
-        slots: [B, K] true where a sentence has a span; given: [B, K, 2] word indices (left,
-        right), taken as the noisy spans of timestep `start`.
-        What is returned waits for their end, so that the host can go on meanwhile. It gives what
-        each span was at the steps that count, [B, steps, K, 5] = left, right, type, total, P^c; K
-        may be less, where no sentence of the batch needs all.
-        The total of the three probabilities is below 0 where it is no entity: no-entity is
-        likeliest, or right < left, or the sentence has no such span. A rival has one step, and its
-        total is on the same scale; it starts from no spans, but one that generates can be told by
-        them how many.
+        Candidates are those of all steps if the settings average steps, else of the last one. K may
+        be smaller than in `start` if no sentence of the batch needs as many.
         """

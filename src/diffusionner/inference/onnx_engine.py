@@ -1,14 +1,14 @@
-"""The reverse process in ONNX Runtime, on the CPU: no torch.
+"""Inference with ONNX Runtime on a CPU: no torch.
 
-float32 or int8, a sentence gives the same entities alone, in any batch and in any order: no range
-or scale in the graphs is taken from the batch at hand.
+In float32 and in int8, a sentence gives the same entities alone, in any batch and in any order: no
+range or scale in the graphs depends on the batch.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,30 +18,35 @@ import numpy as np
 from diffusionner.batching import Batch
 from diffusionner.batching.subwords import BACKEND_FILE, SubwordTokenizer, parse_backend
 from diffusionner.diffusion import (
+    AUTO,
+    Candidates,
     Coordinates,
+    ReverseStart,
     Schedule,
+    likely_candidates,
     reverse_process,
     span_noise,
     timestep_sequence,
 )
-from diffusionner.diffusion.span_counts import AUTO, LOWEST, NO_SPAN, likely
 from diffusionner.errors import CheckpointError
+from diffusionner.inference.engine import Pending
 from diffusionner.settings import InferenceSettings, Settings
 from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE, read_config
 
 TOKENIZER_NUMBERS = ("limit", "prefix", "suffix", "pad", "unknown")  # in config.json
-PART = 8  # windows that are worth a processor of their own
+PART = 8  # windows that are worth a thread of their own
+IMPOSSIBLE = -1e4  # score of what is no span of the sentence, as in model.initializer
 
 
 class OnnxEngine:
-    """Two graphs: the encoder, run once per sentence, and the denoiser, run at each step.
+    """Runs two graphs: the encoder once per sentence, the denoiser at each step.
 
-    Every processor works on a part of a batch, or a batch, of its own: to share the small matrices
-    of one sentence among them takes longer.
+    Every thread works on its own batch or part of a batch: sharing the small matrices of one
+    sentence among threads takes longer.
     """
 
-    subword_step = 1
-    ahead = 3  # more than its threads have at a time
+    subword_multiple = 1
+    prefetch = 3  # more than its threads run at a time
 
     def __init__(self, folder: Path, labels: list[str], settings: Settings) -> None:
         self.labels = labels
@@ -51,84 +56,100 @@ class OnnxEngine:
         self.denoiser = _Graph(folder / DENOISER_FILE)
         if self.denoiser.labels != labels:
             raise CheckpointError(
-                f"{folder / DENOISER_FILE} is for the labels {self.denoiser.labels}, but "
-                f"config.json beside it has {labels}; export the model again"
+                f"{folder / DENOISER_FILE} has the labels {self.denoiser.labels}, but config.json "
+                f"has {labels}; export the model again"
             )
-        self.processors = processors()
-        self.workers = ThreadPoolExecutor(self.processors)
+        self.threads = available_cores()
+        self.workers = ThreadPoolExecutor(self.threads)
 
-    def find(
+    def launch(
         self,
         batch: Batch[np.ndarray],
+        start: ReverseStart[np.ndarray],
         settings: InferenceSettings,
-        slots: np.ndarray,
-        given: np.ndarray | None = None,
-        start: int | None = None,
-    ) -> Callable[[], np.ndarray]:
-        count, spans = slots.shape
-        parts = np.array_split(np.arange(count), np.clip(count // PART, 1, self.processors))
+    ) -> Pending:
+        count = len(start.slots)
+        parts = np.array_split(np.arange(count), np.clip(count // PART, 1, self.threads))
         running = [
             self.workers.submit(
-                self._reverse,
+                self._candidates,
                 encoder_inputs(batch, rows),
+                ReverseStart(
+                    start.slots[rows],
+                    None if start.spans is None else start.spans[rows],
+                    start.timestep,
+                ),
                 settings,
-                slots[rows],
-                None if given is None else given[rows],
-                start,
             )
             for rows in parts
         ]
 
-        def table() -> np.ndarray:
-            steps = settings.steps if settings.average_steps else 1
-            joined = np.full((count, steps, spans, 5), NO_SPAN, dtype=np.float32)
-            for rows, part in zip(parts, running, strict=True):
-                found = part.result()
-                joined[rows, :, : found.shape[2]] = found
-            return joined
+        def wait() -> Candidates[np.ndarray]:
+            found = [part.result() for part in running]
+            most = max(part.left.shape[2] for part in found)
+            padded = [part.map(lambda array: _pad_slots(array, most)) for part in found]
+            return Candidates.combine(padded, np.concatenate)
 
-        return table
+        return wait
 
-    def _reverse(
+    def _candidates(
         self,
         inputs: dict[str, np.ndarray],
+        start: ReverseStart[np.ndarray],
         settings: InferenceSettings,
-        slots: np.ndarray,
-        given: np.ndarray | None,
-        start: int | None,
-    ) -> np.ndarray:
-        lengths = inputs["lengths"]
+    ) -> Candidates[np.ndarray]:
+        """Encode sentences, run the reverse process and read out the candidates."""
+        lengths, slots, spans, timestep = (
+            inputs["lengths"],
+            start.slots,
+            start.spans,
+            start.timestep,
+        )
         sentence = {**self.encoder.run(inputs), "lengths": lengths}
-        if given is None and settings.start == "candidates":
-            given, scores = candidates(sentence["initial"], slots.shape[1])
-            start = max(self.schedule.start, settings.steps)
+        if spans is None and settings.start == "candidates":
+            spans, scores = best_spans(sentence["initial"], slots.shape[1])
+            timestep = max(self.schedule.candidate_start, settings.steps)
             if settings.spans == AUTO:
-                slots = likely(slots, scores)
-        spans = max(1, int(slots.sum(1).max()))  # a sentence's are the first ones
-        slots = slots[:, :spans]
+                slots = likely_candidates(slots, scores)
+        count = max(1, int(slots.sum(1).max()))  # a sentence's spans are the first ones
+        slots = slots[:, :count]
 
-        def noise(step: int, count: int) -> np.ndarray:  # [B, 1, K, 2]
+        def noise(step: int) -> np.ndarray:  # [B, 1, K, 2]
             return span_noise(inputs["keys"], settings.seed, step, count)
 
-        if given is None:
-            x = noise(0, spans)
-        else:
-            x = self.coordinates.encode(given[:, None, :spans], lengths[:, None])
-
-        def denoise(x: np.ndarray, t: int) -> tuple[np.ndarray, np.ndarray]:
+        def denoise(x: np.ndarray, t: int) -> tuple[np.ndarray, Candidates[np.ndarray]]:
             step = {"x": x, "t": np.array(t, dtype=np.int64), "slots": slots}
             found = self.denoiser.run(sentence | step)
-            return found["x0"], found["table"]
+            x0 = found.pop("x0")
+            return x0, Candidates(**found, slots=slots[:, None])
 
-        sequence = timestep_sequence(start or self.schedule.timesteps, settings.steps)
-        tables = reverse_process(
-            denoise, x, self.schedule, sequence, settings.eta, lambda step: noise(step, spans)
-        )
-        return np.stack(tables if settings.average_steps else tables[-1:], 1)
+        if spans is None:
+            x = noise(0)
+        else:
+            x = self.coordinates.encode(spans[:, None, :count], lengths[:, None])
+        sequence = timestep_sequence(timestep or self.schedule.timesteps, settings.steps)
+        steps = [
+            step.prediction
+            for step in reverse_process(
+                denoise, x, self.schedule.alpha_bar, sequence, settings.eta, noise
+            )
+        ]
+        counted = steps if settings.average_steps else steps[-1:]
+        return Candidates.combine(counted, lambda arrays: np.concatenate(arrays, 1))
 
 
-def candidates(scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The likeliest spans [B, K, 2], best first, and their scores [B, K], as the initializer's."""
+def _pad_slots(array: np.ndarray, count: int) -> np.ndarray:
+    """Pad [B, S, K, ...] with empty slots."""
+    width = [(0, 0)] * array.ndim
+    width[2] = (0, count - array.shape[2])
+    return np.pad(array, width)
+
+
+def best_spans(scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the likeliest spans [B, K, 2], best first, and their scores [B, K].
+
+    The same as `model.initializer.best_spans`, without torch.
+    """
     words = scores.shape[1]
     flat = scores.reshape(len(scores), -1)
     taken = min(count, flat.shape[1])
@@ -136,7 +157,7 @@ def candidates(scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     best = np.take_along_axis(flat, index, 1)
     order = np.argsort(-best, kind="stable")
     index, best = (np.take_along_axis(one, order, 1) for one in (index, best))
-    spans = np.maximum(1, (best > LOWEST / 2).sum(1, keepdims=True))
+    spans = np.maximum(1, (best > IMPOSSIBLE / 2).sum(1, keepdims=True))
     slots = np.arange(count) % spans
     chosen = np.take_along_axis(index, slots, 1)
     return np.stack([chosen // words, chosen % words], -1), np.take_along_axis(best, slots, 1)
@@ -145,7 +166,7 @@ def candidates(scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
 def encoder_inputs(
     batch: Batch[np.ndarray], rows: np.ndarray | slice = slice(None)
 ) -> dict[str, np.ndarray]:
-    """Rows of a batch, with the noise keys, as short and as narrow as they can be."""
+    """Return rows of a batch, cut to their own longest sentence and word, with the noise keys."""
     longest = int(batch.attention[rows].sum(1).max())
     most = int(batch.lengths[rows].max())
     word_of = np.minimum(batch.word_of[rows], most)
@@ -163,14 +184,13 @@ def encoder_inputs(
 
 
 def load(folder: Path) -> tuple[OnnxEngine, SubwordTokenizer, Settings]:
-    """What `diffusionner export` wrote."""
+    """Load an exported model."""
     config = read_config(folder)
     file = folder / "config.json"
     if "tokenizer" not in config and not (folder / ENCODER_FILE).exists():
         raise CheckpointError(
-            f"'{folder}' is a torch model, it has no {ENCODER_FILE}; load it with backend torch, "
-            f"or make a folder for backend onnx: diffusionner export OUTPUT --model '{folder}' "
-            "--dev DEV"
+            f"'{folder}' is a torch model without {ENCODER_FILE}; load it with backend torch, or "
+            f"export it: diffusionner export OUTPUT --model '{folder}' --dev DEV"
         )
     settings = Settings.from_dict(config["settings"], str(file))
     numbers = _tokenizer_numbers(config.get("tokenizer"), file)
@@ -184,16 +204,16 @@ def load(folder: Path) -> tuple[OnnxEngine, SubwordTokenizer, Settings]:
 
 
 def _tokenizer_numbers(numbers: Any, file: Path) -> dict[str, Any]:
-    """What config.json says of the tokenizer, checked: numbers, and lists of them."""
+    """Check the numbers, and lists of numbers, that config.json holds about the tokenizer."""
 
     def whole(value: Any) -> bool:
         return type(value) is int and value >= 0
 
     if not isinstance(numbers, dict) or set(numbers) != set(TOKENIZER_NUMBERS):
-        found = ", ".join(map(str, numbers)) if isinstance(numbers, dict) else "no such table"
+        found = ", ".join(map(str, numbers)) if isinstance(numbers, dict) else "not a table"
         raise CheckpointError(
-            f"{file}: 'tokenizer' needs {', '.join(TOKENIZER_NUMBERS)}, it has: {found}; export "
-            "the model again"
+            f"{file}: 'tokenizer' needs {', '.join(TOKENIZER_NUMBERS)}; found: {found}. Export the "
+            "model again"
         )
     for name, value in numbers.items():
         lists = name in ("prefix", "suffix")
@@ -206,7 +226,7 @@ def _tokenizer_numbers(numbers: Any, file: Path) -> dict[str, Any]:
 
 
 class _Graph:
-    """A session, fed by name."""
+    """A session whose inputs and outputs go by name."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -217,17 +237,17 @@ class _Graph:
                 "pip install onnxruntime"
             ) from error
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3  # lengths differ from the example's: that is meant
+        options.log_severity_level = 3  # it warns that lengths differ from the example's
         options.intra_op_num_threads = 1
         try:
             self.session = onnxruntime.InferenceSession(
                 path,
                 options,
                 providers=["CPUExecutionProvider"],
-                # One node instead of two, but a slower one.
+                # It makes one node of two, but a slower one.
                 disabled_optimizers=["SkipLayerNormFusion"],
             )
-        except Exception as error:  # its exceptions have no common class but this
+        except Exception as error:  # its exceptions have no other common class
             reason = str(error).strip().splitlines()[0]
             raise CheckpointError(
                 f"{path} is missing, truncated or damaged ({reason}); export the model again"
@@ -237,17 +257,17 @@ class _Graph:
 
     @property
     def labels(self) -> Any:
-        """What the graph was recorded for; None where it does not say."""
+        """Labels the graph was exported with, if it stores them."""
         return json.loads(self.session.get_modelmeta().custom_metadata_map.get("labels", "null"))
 
     def run(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Feed the graph what it asks for."""
+        """Run the graph on the inputs it needs."""
         found = self.session.run(self.outputs, {name: values[name] for name in self.inputs})
         return dict(zip(self.outputs, found, strict=True))
 
 
-def processors() -> int:
-    """How many this process may use, which can be fewer than the machine has."""
+def available_cores() -> int:
+    """Return how many cores this process may use, possibly fewer than the machine has."""
     if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,14 +12,22 @@ from diffusionner.batching.subwords import SubwordTokenizer
 from diffusionner.corpus import Entities, Sentence, Span
 from diffusionner.diffusion import Schedule
 from diffusionner.errors import CheckpointError, DataError, SettingsError, nearest
-from diffusionner.inference.calibration import Calibration, ScoreRule, load_calibration
-from diffusionner.inference.decoding import DecodedEntity, to_spans
+from diffusionner.inference.decoding import DecodedEntity, ScoreRule, to_spans
 from diffusionner.inference.engine import Engine
-from diffusionner.inference.predictor import Task, batch_size, predict, predict_each
-from diffusionner.inference.reading import Chunk, Item, Reader
+from diffusionner.inference.stream import (
+    ChunkReader,
+    Item,
+    PredictionTask,
+    batch_size,
+    paused_collector,
+    predict,
+    predict_stream,
+    separate_documents,
+)
 from diffusionner.inference.trajectory import Trajectory, trajectories
 from diffusionner.settings import InferenceSettings, Settings
 from diffusionner.storage import registry
+from diffusionner.storage.calibration import Calibration, load_calibration
 from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE
 from diffusionner.text import TextSentence, split_sentences
 
@@ -34,12 +39,12 @@ BACKENDS = ("torch", "onnx")
 
 
 class DiffusionNER:
-    """A trained model, of DiffusionNER or of a rival (`method` in its settings).
+    """A trained model: text or words in, entities out.
 
-    Every method takes the inference settings as keywords: steps (γ), spans (K_eval), eta,
-    threshold (least score) or phi (least sum of the three probabilities), overlap ("nested",
-    "flat", "all"), seed, batch_size; a rival has no steps, spans, eta or seed.
-    What is not given is as the model was saved with.
+    Every method takes the inference settings as keyword arguments: start ("candidates" or "noise"),
+    steps (γ), spans (K_eval), eta, threshold (minimum score) or phi (minimum sum of the three
+    probabilities), overlap ("nested", "flat", "all"), seed, batch_size. The defaults are those the
+    model was saved with.
     """
 
     def __init__(
@@ -50,12 +55,14 @@ class DiffusionNER:
         calibration: Calibration | None = None,
         folder: Path | None = None,
     ) -> None:
-        """folder: where it was loaded from."""
+        """folder: the folder it was loaded from."""
         self.engine = engine
+        self.labels = engine.labels
         self.subwords = subwords
         self.settings = settings
         self.calibration = calibration
         self.folder = folder
+        self._score_rules: dict[InferenceSettings, ScoreRule] = {}
 
     def __repr__(self) -> str:
         place = "" if self.folder is None else f"{self.folder.name}: "
@@ -70,16 +77,22 @@ class DiffusionNER:
         precision: str | None = None,
         cuda_graphs: bool = True,
     ) -> DiffusionNER:
-        """Load a model: `en`, the default, `bio`, or another.
+        """Load a model.
 
-        path: the name of a shipped model (`diffusionner models` lists them; a folder called the
-        same is `./en`), a folder that `diffusionner train` or `export`, or `save_pretrained` wrote,
-        or a model's name on the Hugging Face hub, the only case in which anything is downloaded.
-        backend: "torch", or "onnx" for a folder that was exported (which needs no torch). What is
-        not given is as the folder has it.
-        precision: "float32" or "bf16", of torch; not given: bf16 on a GPU, float32 on a CPU.
-        cuda_graphs: on a GPU, launch the encoder, and what finds entities, as a whole where the
-        shape of the batch was met before, which takes memory.
+        Args:
+            path: Name of an installed model (`diffusionner models` lists them; the default is
+            `en`),
+                a folder written by `diffusionner train`, `diffusionner export` or
+                `save_pretrained`, or a name on the Hugging Face hub, the only case in which
+                anything is downloaded. An installed model takes precedence over a folder of the
+                same name, which is `./en`.
+            device: "cpu", "cuda", "cuda:1" …; the default is a GPU if there is one.
+            backend: "torch", or "onnx" for an exported folder, which needs no torch. The default is
+                what the folder was written for.
+            precision: "float32" or "bf16", for torch. The default is bf16 on a GPU, float32 on a
+            CPU. cuda_graphs: On a GPU, replay batches of a known shape as CUDA graphs: faster, but
+            takes
+                memory.
         """
         path = registry.find_model(path)
         exported = any((path / file).exists() for file in (ENCODER_FILE, DENOISER_FILE))
@@ -91,34 +104,34 @@ class DiffusionNER:
             if device not in (None, "cpu"):
                 raise SettingsError(f"backend onnx runs on the CPU, not on device '{device}'")
             if precision is not None:
-                raise SettingsError("the precision of backend onnx is the one it was exported with")
+                raise SettingsError("the precision of an ONNX model is fixed when it is exported")
             return cls(*onnx_engine.load(path), load_calibration(path), path)
         if backend != "torch":
             raise SettingsError(f"unknown backend '{backend}'; {nearest(backend, BACKENDS)}")
         if exported:
             raise CheckpointError(
-                f"'{path}' is an exported model, for backend onnx; load the folder it was made from"
+                f"'{path}' is an exported model for backend onnx; load the folder it was exported "
+                "from"
             )
         try:
-            import torch
-        except ImportError as error:
+            from diffusionner.inference.torch_engine import load_engine
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
             raise CheckpointError(
-                f"'{path}' is no exported model, and others need the package 'torch'; install it, "
-                "or run `diffusionner export` where it is"
+                f"'{path}' is not an exported model, and others need the package 'torch'; install "
+                "it, or run `diffusionner export` on a machine that has it"
             ) from error
-        from diffusionner.inference.torch_engine import TorchEngine
         from diffusionner.storage import checkpoint
 
-        if device is None:
-            device = "cuda" if torch.cuda.is_available() else "cpu"
         network, subwords, settings = checkpoint.load(path)
-        engine = TorchEngine(network, device, precision, cuda_graphs)
+        engine = load_engine(network, device, precision, cuda_graphs)
         return cls(engine, subwords, settings, load_calibration(path), path)
 
     def save_pretrained(self, path: str | Path, precision: str = "float32") -> None:
         """Write config.json, model.safetensors and the tokenizer.
 
-        precision: "float32", "float16" or "int8", how the weights are stored.
+        precision: "float32", "float16" or "int8", the storage format of the weights.
         """
         from diffusionner.storage import checkpoint
 
@@ -149,10 +162,10 @@ class DiffusionNER:
         token: str | None = None,
         message: str = "Upload a DiffusionNER model",
     ) -> str:
-        """Put the model with a card on the Hugging Face hub: the address of the commit.
+        """Upload the model with a card to the Hugging Face hub and return the URL of the commit.
 
-        Everyone who may read it has it by `from_pretrained(name)`. An exported model is put there
-        as it is, precision is for others.
+        `from_pretrained(name)` then loads it. precision applies to torch models; an exported model
+        is uploaded as it is.
         """
         from diffusionner.integrations import hub
 
@@ -164,13 +177,17 @@ class DiffusionNER:
         network: Network | None = getattr(self.engine, "network", None)
         if network is None:
             raise CheckpointError(
-                "a model of backend onnx has no torch module; load the folder it was exported from"
+                "an ONNX model has no torch module; load the folder it was exported from"
             )
         return network
 
     @property
     def tokenizer(self) -> Any:
-        """The Hugging Face tokenizer."""
+        """The Hugging Face tokenizer; None for an exported model."""
+        if self.subwords.hf is None and self.subwords.files is not None:
+            from diffusionner.storage.encoders import hf_tokenizer
+
+            self.subwords.hf = hf_tokenizer(self.subwords.files)
         return self.subwords.hf
 
     @property
@@ -178,43 +195,32 @@ class DiffusionNER:
         """The sentence encoder as a torch module."""
         return self.network.encoder
 
-    @property
-    def labels(self) -> list[str]:
-        return self.engine.labels
-
     def __call__(self, text: str, **options: Any) -> Entities:
-        """Entities of a text, with character offsets."""
+        """Return the entities of a text, with character offsets."""
         if not isinstance(text, str):
             raise TypeError(
-                f"a model is called with one text, not {type(text).__name__}; pipe takes many "
-                "texts, predict_tokens sentences that are words already"
+                f"a model is called with one text, not {type(text).__name__}; use pipe for many "
+                "texts, predict_tokens for lists of words"
             )
         return next(self.pipe([text], **options))
 
     def steps(self, text: str, **options: Any) -> tuple[list[TextSentence], list[Trajectory]]:
-        """The sentences of a text, and every denoising step of each from noise."""
-        self.settings.need_denoising("a look at every step")
-        settings = self.settings.with_inference(self.from_noise(options))
+        """Return the sentences of a text and every denoising step of each, from noise."""
+        self.settings.need_denoising("steps()")
+        settings = self._with_options({**options, "start": "noise"})
         parts = split_sentences(text)
         if not parts:
             return [], []
         sentences = [Sentence(part.words, doc="") for part in parts]
         corpus = EncodedCorpus(sentences, self.subwords, self.settings.encoder)
-        judge = self.judge(settings.inference)
-        return parts, list(trajectories(self.engine, corpus, settings, judge))
-
-    def from_noise(self, options: dict[str, Any]) -> dict[str, Any]:
-        """The same options for a start from noise, which needs as many spans as training had:
-        those a model has for its candidates may be few.
-        """
-        given = {name: value for name, value in options.items() if value is not None}
-        return {"spans": self.settings.diffusion.spans, **given, "start": "noise"}
+        rule = self.score_rule(settings.inference)
+        return parts, list(trajectories(self.engine, corpus, settings, rule))
 
     def pipe(self, texts: Iterable[str], **options: Any) -> Iterator[Entities]:
-        """Entities of many texts, streamed in order. Sentences of one text are context."""
+        """Yield the entities of many texts, in order. Sentences of one text are context."""
         if isinstance(texts, str):
-            raise TypeError("pipe takes many texts; for a single one call the model itself")
-        return self.stream(_alone(texts), **options)
+            raise TypeError("pipe takes many texts; call the model itself with a single one")
+        return self.stream(separate_documents(texts), **options)
 
     def predict_entities(
         self,
@@ -225,10 +231,10 @@ class DiffusionNER:
         flat_ner: bool = True,
         **options: Any,
     ) -> list[dict[str, Any]]:
-        """Entities as GLiNER gives them: dicts of start, end, text, label and score.
+        """Return entities as GLiNER does: dicts of start, end, text, label and score.
 
-        labels: which types are looked for; not given, all that the model was trained on. Of those
-        the best that do not overlap are given or, with flat_ner=False, those that do not cross.
+        labels: types to return; the default is all types of the model. The best entities that do
+        not overlap are returned or, with flat_ner=False, the best that do not cross.
         """
         from diffusionner.integrations import gliner_calls
 
@@ -245,15 +251,19 @@ class DiffusionNER:
         timestep: int | None = None,
         **options: Any,
     ) -> list[Entities]:
-        """Entities of sentences given as words, with word offsets, end exclusive.
+        """Return the entities of sentences given as words, with word offsets, end exclusive.
 
-        docs: the document of each sentence; neighbours of the same document are context.
-        from_spans: for each sentence, spans (start, end exclusive) to start the reverse process
-        from instead of noise, at that timestep (default: a fifth of T).
+        Args:
+            sentences: Lists of words.
+            docs: Document of each sentence; neighbours in the same document are context.
+            from_spans: For each sentence, spans (start, end exclusive) that the reverse process
+                starts from.
+            timestep: Timestep assigned to these spans; the default is a fifth of T.
+            **options: Inference settings.
         """
         if any(isinstance(words, str) for words in sentences):
             raise TypeError(
-                "predict_tokens takes lists of words, one per sentence; wrap a single one"
+                "predict_tokens takes a list of sentences, each a list of words; wrap a single one"
             )
         if docs is not None and len(docs) != len(sentences):
             raise ValueError(f"{len(docs)} docs for {len(sentences)} sentences")
@@ -263,7 +273,7 @@ class DiffusionNER:
             return self._refine(items, from_spans, timestep, options)
         if timestep is not None:
             raise ValueError("timestep= only applies together with from_spans=")
-        # One by one: a device starts on the first before the last are looked at.
+        # Streamed, so that a device starts on the first sentences before the last are tokenised.
         return list(self.stream(zip(sentences, docs or repeat(None), strict=False), **options))
 
     def predict_sentences(
@@ -272,70 +282,56 @@ class DiffusionNER:
         progress: Callable[[int, int], None] = lambda done, total: None,
         **options: Any,
     ) -> list[list[Span]]:
-        """Entities of a whole corpus as labelled spans: what the scorer compares.
+        """Return the entities of a corpus as labelled spans, as the scorer compares them.
 
-        progress is called with the windows done and their number.
+        progress is called with the number of windows done and in total.
         """
-        found = self.find(sentences, progress, **options)
-        return [to_spans(one, self.labels) for one in found]
+        decoded = self.decode_sentences(sentences, progress, **options)
+        return [to_spans(entities, self.labels) for entities in decoded]
 
-    def find(
+    def decode_sentences(
         self,
         sentences: Sequence[Sentence],
         progress: Callable[[int, int], None] = lambda done, total: None,
         **options: Any,
     ) -> list[list[DecodedEntity]]:
-        """The same in word and type indices, with totals, scores and votes."""
-        inference = self.settings.with_inference(options).inference
-        chosen = range(len(sentences))
-        with collector_paused():
+        """Return the same in word and type indices, with summed probabilities, scores and votes."""
+        inference = self._with_options(options).inference
+        with paused_collector():
             corpus = EncodedCorpus(sentences, self.subwords, self.settings.encoder)
-            task, judge = Task(corpus, chosen), self.judge(inference)
-            return predict(self.engine, task, inference, judge, progress)
-
-    def judge(self, inference: InferenceSettings) -> ScoreRule:
-        """Which entities pass, and their scores."""
-        return ScoreRule(inference, self.labels, self.calibration)
+            task, rule = PredictionTask(corpus, range(len(sentences))), self.score_rule(inference)
+            return predict(self.engine, task, inference, rule, progress)
 
     def stream(
         self, items: Iterable[tuple[str | Sequence[str], str | None]], **options: Any
     ) -> Iterator[Entities]:
-        """Entities of (text or words, document) pairs, in order, holding only a buffer of them.
+        """Yield the entities of (text or words, document) pairs, in order, buffering only a few.
 
-        Items of one document that stand together are each other's context.
+        Adjacent items of one document are each other's context.
         """
-        inference = self.settings.with_inference(options).inference
-        return self._stream(items, inference)
+        inference = self._with_options(options).inference if options else self.settings.inference
+        rule, size = self.score_rule(inference), batch_size(self.engine, inference)
+        reader = ChunkReader(items, size, self.subwords, self.settings.encoder)
+        return predict_stream(self.engine, reader, inference, rule)
 
-    def _stream(
-        self,
-        items: Iterable[tuple[str | Sequence[str], str | None]],
-        inference: InferenceSettings,
-    ) -> Iterator[Entities]:
-        """The next sentences are read and tokenised while a device runs over the last ones."""
-        size = batch_size(self.engine, inference)
-        reader = Reader(items, size, self.subwords, self.settings.encoder)
-        coming: list[Chunk] = []
-        waiting: deque[Chunk] = deque()
+    def _with_options(self, options: dict[str, Any]) -> Settings:
+        """Return the settings with other inference settings.
 
-        def read_ahead() -> None:
-            if not coming and reader.advance():
-                coming.extend(filter(None, [reader.finish()]))
+        Noise needs as many spans as in training; a model may have fewer for its candidates.
+        """
+        inference = self.settings.inference
+        noise = options.get("start") == "noise" != inference.start
+        if noise and options.get("spans") is None:
+            options = {**options, "spans": self.settings.diffusion.spans}
+        return self.settings.with_inference(options)
 
-        def tasks() -> Iterator[Task]:
-            while (chunk := coming.pop() if coming else reader.finish()) is not None:
-                waiting.append(chunk)
-                yield Task(chunk.corpus, chunk.chosen)
-
-        judge = self.judge(inference)
-        results = predict_each(self.engine, tasks(), inference, judge, launched=read_ahead)
-        while True:
-            with collector_paused():
-                found = next(results, None)
-                if found is None:
-                    break
-                entities = waiting.popleft().entities(found, self.labels)
-            yield from entities
+    def score_rule(self, inference: InferenceSettings) -> ScoreRule:
+        """Return what scores and filters entities under these settings."""
+        rule = self._score_rules.get(inference)
+        if rule is None or rule.calibration is not self.calibration:
+            rule = ScoreRule(inference, self.labels, self.calibration)
+            self._score_rules[inference] = rule
+        return rule
 
     def _refine(
         self,
@@ -344,12 +340,12 @@ class DiffusionNER:
         timestep: int | None,
         options: dict[str, Any],
     ) -> list[Entities]:
-        """The reverse process from the caller's spans."""
+        """Run the reverse process from the caller's spans."""
         self.settings.need_denoising("from_spans=")
-        settings = self.settings.with_inference(options)
+        settings = self._with_options(options)
         timesteps = settings.diffusion.timesteps
         if timestep is None:
-            timestep = Schedule(settings.diffusion.schedule, timesteps).start
+            timestep = Schedule(settings.diffusion.schedule, timesteps).candidate_start
         if not settings.inference.steps <= timestep <= timesteps:
             raise SettingsError(
                 f"timestep={timestep} is not possible with steps={settings.inference.steps}; "
@@ -361,47 +357,20 @@ class DiffusionNER:
             for left, right in spans:
                 if not 0 <= left < right <= len(sentence.words):
                     raise DataError(
-                        f"sentence {number}: the span [{left}, {right}) lies outside its "
+                        f"sentence {number}: span [{left}, {right}) is outside its "
                         f"{len(sentence.words)} words"
                     )
         full = [i for i, s in enumerate(sentences) if s.words]
-        results = [Entities([], sentence.words, self.labels) for sentence in sentences]
+        results = [Entities.of([], sentence.words, self.labels) for sentence in sentences]
         if full:
             corpus = EncodedCorpus(
                 [sentences[i] for i in full], self.subwords, self.settings.encoder
             )
-            given = [from_spans[i] for i in full]
-            inference = settings.inference
-            task = Task(corpus, range(len(full)), given, timestep)
-            found = predict(self.engine, task, inference, self.judge(inference))
-            for i, one in zip(full, found, strict=True):
-                item = Item(sentences[i].words, None, i)
-                results[i].extend(item.of_sentence(0, one, self.labels))
+            task = PredictionTask(corpus, range(len(full)), [from_spans[i] for i in full], timestep)
+            rule = self.score_rule(settings.inference)
+            decoded = predict(self.engine, task, settings.inference, rule)
+            for i, entities in zip(full, decoded, strict=True):
+                results[i] = Item(sentences[i].words, None, i).entities(
+                    iter([entities]), self.labels
+                )
         return results
-
-
-def _alone(texts: Iterable[str]) -> Iterator[tuple[str, None]]:
-    """Each its own document."""
-    for number, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise TypeError(
-                f"text {number} is no string but {type(text).__name__}; predict_tokens takes "
-                "sentences that are words already"
-            )
-        yield text, None
-
-
-@contextmanager
-def collector_paused() -> Iterator[None]:
-    """Without Python's collector of cycles, which took half of the host's time.
-
-    It looks at every object of the process, hundreds of thousands with torch, whenever some
-    thousand new ones were made. What is made here has no cycles.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()

@@ -1,39 +1,33 @@
-"""Every denoising step of a sentence, to be looked at: what the noisy spans were, and became."""
+"""Every denoising step of a sentence, to be looked at: the noisy spans and what they became."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from diffusionner.batching import Batch, EncodedCorpus
-from diffusionner.diffusion import (
-    Coordinates,
-    Schedule,
-    reverse_process,
-    span_noise,
-    timestep_sequence,
-)
-from diffusionner.diffusion.span_counts import span_counts, span_slots
-from diffusionner.inference.calibration import ScoreRule
+from diffusionner.batching import EncodedCorpus
+from diffusionner.diffusion import Candidates, ReverseStart, span_slots, timestep_sequence
+from diffusionner.inference.decoding import ScoreRule
 from diffusionner.inference.engine import Engine
-from diffusionner.settings import InferenceSettings, Settings
+from diffusionner.settings import Settings
 
 
 class DenoisedSpan(NamedTuple):
     """One of the K spans at one step, in words of the sentence, both boundaries inclusive."""
 
-    noisy: tuple[int, int]  # what the network was shown
-    restored: tuple[int, int]  # what it made of it: x̂_0
-    kind: int | None  # index of the type; None: no entity
+    noisy: tuple[int, int]  # what the network saw
+    denoised: tuple[int, int]  # what it predicted: x̂_0
+    type_id: int | None  # None: no entity
     score: float
 
 
 @dataclass(frozen=True)
-class Step:
+class TrajectoryStep:
+    """All spans at one step."""
+
     timestep: int
     spans: list[DenoisedSpan]
 
@@ -45,76 +39,49 @@ class Trajectory:
     sentence: int  # its index
     first: int  # words of the sentence before the window
     words: int
-    steps: list[Step]
+    steps: list[TrajectoryStep]
 
 
 def trajectories(
-    engine: Engine, corpus: EncodedCorpus, settings: Settings, judge: ScoreRule
+    engine: Engine, corpus: EncodedCorpus, settings: Settings, rule: ScoreRule
 ) -> Iterator[Trajectory]:
-    """The reverse process from noise, window by window in reading order."""
-    # average_steps is what makes an engine return the table of every step.
-    inference = replace(settings.inference, start="noise", average_steps=True)
+    """Yield the reverse process from noise of each window, in reading order."""
+    inference = replace(settings.inference, start="noise", average_steps=True)  # returns every step
+    timesteps = timestep_sequence(settings.diffusion.timesteps, inference.steps)
+    windows = corpus.windows
     for number in range(len(corpus)):
-        batch = corpus.batch(np.array([number]), engine.subword_step)
-        slots = span_slots(span_counts(batch.lengths, inference.spans, inference.start))
-        tables = engine.find(batch, inference, slots)()[0]  # [steps, K, 5]
-        windows = corpus.windows
+        batch = corpus.batch(np.array([number]))
+        start = ReverseStart(span_slots(batch.lengths, inference.spans, inference.start))
+        candidates = engine.launch(batch, start, inference)()
         first = int(windows.offset[number])
-        yield Trajectory(
-            int(windows.sentence[number]),
-            first,
-            int(windows.words[number]),
-            _steps(tables, _noisy(tables, batch, settings, inference), first, judge, settings),
-        )
-
-
-def _noisy(
-    tables: np.ndarray, batch: Batch[np.ndarray], settings: Settings, inference: InferenceSettings
-) -> list[np.ndarray]:
-    """The spans each step was shown, [K, 2] word indices.
-
-    Engines keep only what came out of a step. What went in follows from that: the noise is a
-    function of the sentence, and the sampler is the same one, fed with what the network said.
-    """
-    diffusion = settings.diffusion
-    schedule = Schedule(diffusion.schedule, diffusion.timesteps)
-    coordinates = Coordinates(diffusion.coordinates, diffusion.scale)
-    lengths = batch.lengths[:, None]
-    given = iter(tables)
-
-    def noise(step: int) -> np.ndarray:  # [1, 1, K, 2]
-        return span_noise(batch.keys, inference.seed, step, tables.shape[1])
-
-    def denoise(x: np.ndarray, t: int) -> tuple[np.ndarray, np.ndarray]:
-        return coordinates.encode(_restored(next(given))[None, None], lengths), x
-
-    sequence = timestep_sequence(schedule.timesteps, inference.steps)
-    seen = reverse_process(denoise, noise(0), schedule, sequence, inference.eta, noise)
-    return [coordinates.decode(x, lengths)[0, 0] for x in seen]
-
-
-def _restored(table: np.ndarray) -> np.ndarray:
-    """[K, 5] → [K, 2]: the likeliest boundaries, as the network's `restored`."""
-    left, right = table[:, 0], table[:, 1]
-    return np.stack([left, np.maximum(left, right)], -1).astype(np.int64)
-
-
-def _steps(
-    tables: np.ndarray, noisy: list[np.ndarray], first: int, judge: ScoreRule, settings: Settings
-) -> list[Step]:
-    sequence = timestep_sequence(settings.diffusion.timesteps, settings.inference.steps)
-    steps = []
-    for (timestep, _), table, before in zip(pairwise(sequence), tables, noisy, strict=True):
-        scores = judge.scores(np.maximum(table[:, 3], 0))
-        after = _restored(table)
-        spans = [
-            DenoisedSpan(
-                (int(before[k, 0]) + first, int(before[k, 1]) + first),
-                (int(after[k, 0]) + first, int(after[k, 1]) + first),
-                int(table[k, 2]) if table[k, 3] >= 0 else None,
-                float(scores[k]) if table[k, 3] >= 0 else 0.0,
-            )
-            for k in range(len(table))
+        steps = [
+            TrajectoryStep(timestep, _spans(candidates, step, first, rule))
+            for step, timestep in enumerate(timesteps[:-1])
         ]
-        steps.append(Step(timestep, spans))
-    return steps
+        yield Trajectory(int(windows.sentence[number]), first, int(windows.words[number]), steps)
+
+
+def _spans(
+    candidates: Candidates[np.ndarray], step: int, first: int, rule: ScoreRule
+) -> list[DenoisedSpan]:
+    """Read the spans of one step of a single window."""
+    left = candidates.left[0, step] + first
+    right = np.maximum(left, candidates.right[0, step] + first)
+    noisy = candidates.noisy[0, step] + first
+    rows = zip(
+        noisy.tolist(),
+        np.stack([left, right], -1).tolist(),
+        candidates.type_id[0, step].tolist(),
+        rule.scores(candidates.summed_probability[0, step]).tolist(),
+        candidates.is_entity[0, step].tolist(),
+        strict=True,
+    )
+    return [
+        DenoisedSpan(
+            (seen[0], seen[1]),
+            (denoised[0], denoised[1]),
+            type_id if is_entity else None,
+            score if is_entity else 0.0,
+        )
+        for seen, denoised, type_id, score, is_entity in rows
+    ]

@@ -33,7 +33,7 @@ def choose(
         )
         for number, entity in enumerate(kept)
     ]
-    chosen = [kept[one.kind] for one in resolve_overlaps(numbered, "flat" if flat else "nested")]
+    chosen = [kept[one.type_id] for one in resolve_overlaps(numbered, "flat" if flat else "nested")]
     return [
         {
             "start": entity.start,

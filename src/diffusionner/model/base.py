@@ -1,4 +1,4 @@
-"""What every method is to the rest of the package: an encoder, a training loss, candidates."""
+"""The interface of every method: an encoder, and candidates read from what it encodes."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from torch import Tensor, nn
 
 from diffusionner.batching import Batch
 from diffusionner.corpus import Sentence
+from diffusionner.diffusion import Candidates, ReverseStart
 from diffusionner.model.encoder import SentenceEncoder, SentenceEncoding, Transformer
 from diffusionner.settings import InferenceSettings, Settings
 
 
 class Network(nn.Module, ABC):
-    """The shared sentence encoder, to which a method adds what finds entities in H_S.
+    """The sentence encoder, to which a method adds what turns H_S into candidates.
 
-    Labels and settings say all about its shape, so that a checkpoint can be built from its
-    config.json.
+    Labels and settings determine its shape, so a checkpoint is rebuilt from its config.json.
     """
 
-    # What the names of weights begin with that are of the types, in their order.
-    of_types: ClassVar[tuple[str, ...]] = ()
+    # Prefixes of the weights that belong to the types, in the order of the labels.
+    type_weights: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, transformer: Transformer, labels: Sequence[str], settings: Settings) -> None:
         super().__init__()
@@ -34,39 +34,37 @@ class Network(nn.Module, ABC):
         self.encoder = SentenceEncoder(transformer, settings.encoder)
 
     @classmethod
-    def settle(cls, settings: Settings, sentences: Sequence[Sentence]) -> Settings:
-        """The settings with what is left to the training data decided."""
+    def resolve_settings(cls, settings: Settings, sentences: Sequence[Sentence]) -> Settings:
+        """Fill in the settings that depend on the training data."""
         return settings
 
     @abstractmethod
-    def find(
+    def candidates(
         self,
         encoding: SentenceEncoding,
         keys: np.ndarray,
+        start: ReverseStart[Tensor],
         settings: InferenceSettings,
-        slots: Tensor,
-        given: Tensor | None = None,
-        start: int | None = None,
-    ) -> Tensor:
-        """Candidates as `Engine` says, [B, steps, K, 5] = left, right, type, total, P^c.
+    ) -> Candidates[Tensor]:
+        """Return candidate entities.
 
-        The rest is for a method that denoises. keys: of the sentences' noise, [B].
+        keys: [B] noise keys of the sentences; keys and start matter to a method that denoises.
         """
 
+    def encode(self, batch: Batch[Tensor], freeze_transformer: bool = False) -> SentenceEncoding:
+        """Return H_S, without gradients for the pretrained part if that is frozen."""
+        with torch.no_grad() if freeze_transformer else nullcontext():
+            words = self.encoder.pooled(batch)
+        return self.encoder.contextualise(words, batch.lengths, batch.characters)
+
     def start_from(self, weights: Mapping[str, Tensor], same_labels: bool) -> None:
-        """Take over what fits of a trained model: all but the types where its labels are others."""
+        """Load the weights of a trained model that fit; those of types only for equal labels."""
         own = self.state_dict()
         fitting = {
             name: tensor
             for name, tensor in weights.items()
             if name in own
             and own[name].shape == tensor.shape
-            and (same_labels or not name.startswith(self.of_types))
+            and (same_labels or not name.startswith(self.type_weights))
         }
         self.load_state_dict(fitting, strict=False)
-
-    def encode_words(self, batch: Batch[Tensor], freeze: bool) -> SentenceEncoding:
-        """H_S in training, with no gradients for the pretrained part while that is frozen."""
-        with torch.no_grad() if freeze else nullcontext():
-            words = self.encoder.pooled(batch)
-        return self.encoder.contextualise(words, batch.lengths, batch.characters)

@@ -1,8 +1,7 @@
-"""BERT for inference: what transformers' BertModel computes, with the same names of weights.
+"""BERT for inference: computes what transformers' BertModel does, with the same weight names.
 
-transformers is what trains; but importing its models takes twice as long as all else that reading
-a trained model takes, and a third of the memory. So a BERT, which nearly all small encoders are,
-does without.
+Training uses transformers. Importing its models takes twice as long as everything else in loading a
+trained model, and a third of the memory. Nearly all small encoders are BERTs, which do without it.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-# Queries, keys and values [..., heads, size of one] → what is attended to, in the same shape.
+# Queries, keys and values [..., heads, head size] → attended values in the same shape.
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
-# What else a config can say changes nothing without training, a decoder or a head.
+# Everything else in a config only matters to training, a decoder or a head.
 _AS_IMPLEMENTED = {
     "model_type": ("bert",),
     "hidden_act": ("gelu",),
@@ -28,15 +27,15 @@ _AS_IMPLEMENTED = {
 }
 
 
-def fits(config: Any) -> bool:
-    """Whether the encoder of that config is one of these."""
+def is_supported(config: Any) -> bool:
+    """Return whether this module implements the encoder of a config."""
     return isinstance(config, dict) and all(
         config.get(key) in values for key, values in _AS_IMPLEMENTED.items()
     )
 
 
 class BertConfig:
-    """The part of transformers' BertConfig that is used here, and the rest to be saved again."""
+    """The part of transformers' BertConfig that is used here; the rest is kept to be saved."""
 
     def __init__(self, values: dict[str, Any]) -> None:
         self.values = values
@@ -56,7 +55,7 @@ class BertConfig:
         return dict(self.values)
 
 
-class Encoded(NamedTuple):
+class BertOutput(NamedTuple):
     last_hidden_state: Tensor  # [B, L, h]
 
 
@@ -69,19 +68,19 @@ class Bert(nn.Module):
         self.encoder = nn.Module()
         self.encoder.layer = nn.ModuleList(layers)
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Encoded:
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> BertOutput:
         """input_ids [B, L]; attention_mask [B, L], or [B, 1, 1, L] of bool."""
         mask = attention_mask
         if mask.dim() == 2:
             mask = mask.bool()[:, None, None]
         positions = self.embeddings.position_embeddings.weight[: input_ids.shape[1]]
-        return Encoded(self._states(input_ids, positions, partial(_attend, mask)))
+        return BertOutput(self._states(input_ids, positions, partial(_attend, mask)))
 
     def packed(self, ids: Tensor, boundaries: Tensor, longest: int) -> Tensor:
-        """ids [T] of sentences one behind the other; boundaries [B + 1] of int32 where each begins,
-        and the last ends; longest: subwords that a sentence has at most → [T, h]
+        """Encode concatenated sentences on a GPU, in 16 bits: ids [T] → [T, h].
 
-        Only on a GPU, in 16 bits. What is behind the last sentence gets anything.
+        boundaries: [B + 1] int32, where each sentence starts and the last one ends; longest:
+        maximum length of a sentence. The states after the last sentence are undefined.
         """
         place = torch.arange(len(ids), dtype=torch.int32, device=ids.device)
         sentence = torch.searchsorted(boundaries, place, right=True) - 1
@@ -97,7 +96,7 @@ class Bert(nn.Module):
 
 
 def _attend(mask: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """[B, L, heads, size of one], mask [B, 1, 1, L]"""
+    """[B, L, heads, head size], mask [B, 1, 1, L]"""
     query, key, value = (x.transpose(1, 2) for x in (query, key, value))
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask).transpose(1, 2)
 
@@ -105,8 +104,8 @@ def _attend(mask: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 def _attend_packed(
     boundaries: Tensor, longest: int, query: Tensor, key: Tensor, value: Tensor
 ) -> Tensor:
-    """[T, heads, size of one]"""
-    from torch.nn.attention.varlen import varlen_attn  # of no use on a CPU
+    """[T, heads, head size]"""
+    from torch.nn.attention.varlen import varlen_attn  # needs CUDA
 
     attended = varlen_attn(query, key, value, boundaries, boundaries, longest, longest)
     assert isinstance(attended, Tensor)
@@ -123,7 +122,7 @@ class _Embeddings(nn.Module):
         self.LayerNorm = nn.LayerNorm(size, eps=config.layer_norm_eps)
 
     def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
-        """ids [B, L] with positions [L, h], or [T] with [T, h] → [..., h]; all of the first type"""
+        """ids [B, L] with positions [L, h], or [T] with [T, h] → [..., h]"""
         states = self.word_embeddings(ids) + self.token_type_embeddings.weight[0]
         states = states + positions
         normed: Tensor = self.LayerNorm(states)
@@ -156,7 +155,7 @@ class _Layer(nn.Module):
 
 
 class _Output(nn.Module):
-    """A projection added to what went in, normalised."""
+    """Projection, residual and norm."""
 
     def __init__(self, inner: int, size: int, eps: float) -> None:
         super().__init__()

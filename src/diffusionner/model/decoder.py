@@ -1,216 +1,71 @@
-"""The entity decoder: noisy spans and the sentence encoding → boundaries and types.
+"""The entity decoder: noisy spans and the sentence encoding → boundaries and types (paper, 4.2).
 
-Shapes: B sentences, D noise draws each, K noisy spans, M words, h hidden size, C types. Everything
-that depends on the sentence alone is computed once in `prepare` and reused at every step.
+Shapes: B sentences, D sets of noisy spans for each, K noisy spans, M words, h hidden size, C types.
+Whatever depends on the sentence alone is computed once, in `prepare`, and reused at every step.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import cache
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from diffusionner.diffusion.span_counts import NO_ENTITY, NO_SPAN
+from diffusionner.diffusion import Candidates
 from diffusionner.errors import SettingsError
 from diffusionner.model.encoder import SentenceEncoding
-from diffusionner.model.initializer import Initial, Initializer
-from diffusionner.model.pointer import pointer_scores
+from diffusionner.model.initializer import Initializer, SpanScores
 from diffusionner.settings import DecoderSettings
 
-CLASSIFIER = "classifier.3."  # the last layer of a span decoder: its weights are of the types
+KeysValues = tuple[Tensor, Tensor]  # [B, heads, S, h / heads] each
+
+
+@dataclass
+class PreparedSentence:
+    """Projections of H_S that all denoising steps share."""
+
+    mask: Tensor  # [B, M] true for words
+    lengths: Tensor  # [B]
+    keys_values: list[KeysValues | None]  # per layer; None without cross-attention
+    left: Tensor  # [B, M, h] H_S W_S of the left pointer
+    right: Tensor
+    starts: Tensor  # [B, M, h] contribution of a span's first word to H_X
+    ends: Tensor  # [B, M, h] contribution of its last word
+    initial: SpanScores | None = None
 
 
 @dataclass
 class Prediction:
-    """Unnormalised scores: sigmoid gives P^l and P^r, softmax P^c. The last type is no-entity."""
+    """Logits of K spans: sigmoid gives P^l and P^r, softmax P^c. The last type is no-entity."""
 
     left: Tensor  # [B, D, K, M]
     right: Tensor  # [B, D, K, M]
     types: Tensor  # [B, D, K, C + 1]
+    spans: Tensor  # [B, D, K, 2] left and right word of the noisy spans
 
 
-@dataclass
-class PointedSentence:
-    """What attention and pointers need of H_S."""
+class EntityDecoder(nn.Module):
+    """Span encoder, two boundary pointers and a type classifier over pooled noisy spans."""
 
-    mask: Tensor  # [B, M] true for words
-    lengths: Tensor  # [B]
-    keys_values: list[tuple[Tensor, Tensor] | None]  # per layer, [B, heads, M, h / heads]
-    left: Tensor  # [B, M, h] H_S W_S of the left pointer
-    right: Tensor
+    # Prefixes of the weights that belong to the types.
+    type_weights = ("classifier.3.", *(f"initializer.{name}" for name in Initializer.type_weights))
 
-
-Words: TypeAlias = PointedSentence | SentenceEncoding  # which of M are words, by sentence
-
-
-@dataclass
-class PreparedSentence(PointedSentence):
-    """What the decoder derives from H_S, once for all steps."""
-
-    starts: Tensor  # [B, M, h] what a span's first word gives to H_X
-    ends: Tensor  # [B, M, h] what its last word gives
-    initial: Initial | None = None
-
-
-class Attention(nn.Module):
-    """Multi-head attention whose keys and values can be computed ahead."""
-
-    def __init__(self, size: int, heads: int, dropout: float) -> None:
+    def __init__(self, size: int, types: int, timesteps: int, settings: DecoderSettings) -> None:
         super().__init__()
-        self.heads = heads
-        self.dropout = dropout
-        self.query = nn.Linear(size, size)
-        self.key_value = nn.Linear(size, 2 * size)
-        self.output = nn.Linear(size, size)
-
-    def keys_values(self, source: Tensor) -> tuple[Tensor, Tensor]:
-        """[B, S, h] → two of [B, heads, S, h / heads]"""
-        keys, values = self.key_value(source).chunk(2, dim=-1)
-        return self._split(keys), self._split(values)
-
-    def forward(self, target: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-        """target [B, Q, h]; mask [B, S], true where attention is allowed → [B, Q, h]"""
-        return self.attend(target, keys, values, None if mask is None else mask[:, None, None, :])
-
-    def attend(self, target: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-        """The same with a mask of [B, heads, Q, S], or of ones in places of these."""
-        attended = F.scaled_dot_product_attention(
-            self._split(self.query(target)),
-            keys,
-            values,
-            attn_mask=mask,
-            dropout_p=self.dropout if self.training else 0.0,
-        )
-        return self.output(attended.transpose(1, 2).reshape(target.shape))
-
-    def _split(self, x: Tensor) -> Tensor:
-        batch, length, size = x.shape
-        return x.view(batch, length, self.heads, size // self.heads).transpose(1, 2)
-
-
-class FeedForward(nn.Sequential):
-    def __init__(self, size: int, inner: int, dropout: float) -> None:
-        super().__init__(
-            nn.Linear(size, inner), nn.GELU(), nn.Dropout(dropout), nn.Linear(inner, size)
-        )
-
-
-class SpanEncoderLayer(nn.Module):
-    """Attention among the spans, attention to the sentence, a feed-forward layer after each."""
-
-    def __init__(self, size: int, settings: DecoderSettings) -> None:
-        super().__init__()
-        self.self_attention = self.cross_attention = None
-        blocks = 0
-        if settings.self_attention:
-            self.self_attention = Attention(size, settings.heads, settings.dropout)
-            blocks += 1
-        if settings.cross_attention:
-            self.cross_attention = Attention(size, settings.heads, settings.dropout)
-            blocks += 1
-        self.feedforwards = nn.ModuleList(
-            FeedForward(size, settings.feedforward, settings.dropout) for _ in range(blocks)
-        )
-        self.norms = nn.ModuleList(nn.LayerNorm(size) for _ in range(2 * blocks))
-        self.dropout = nn.Dropout(settings.dropout)
-
-    def keys_values(self, states: Tensor) -> tuple[Tensor, Tensor] | None:
-        """What cross-attention needs of H_S [B, M, h]; None without it."""
-        return None if self.cross_attention is None else self.cross_attention.keys_values(states)
-
-    def forward(
-        self,
-        spans: Tensor,
-        keys_values: tuple[Tensor, Tensor] | None,
-        words: Tensor,
-        slots: Tensor | None,
-    ) -> Tensor:
-        """spans [B, D, K, h]; words [B, M] and slots [B, K] are masks → [B, D, K, h]"""
-        batch, draws, count, size = spans.shape
-        norms, feedforwards = iter(self.norms), iter(self.feedforwards)
-
-        def close(x: Tensor, attended: Tensor) -> Tensor:
-            x = next(norms)(x + self.dropout(attended))
-            return next(norms)(x + self.dropout(next(feedforwards)(x)))
-
-        if self.self_attention is not None:
-            alone = spans.reshape(batch * draws, count, size)  # draws do not see each other
-            visible = None
-            if slots is not None:
-                visible = slots.repeat_interleave(draws, 0)
-                # A row that may look at nothing has no softmax; its result is not used.
-                visible = visible | ~visible.any(-1, keepdim=True)
-            keys, values = self.self_attention.keys_values(alone)
-            attended = self.self_attention(alone, keys, values, visible)
-            spans = close(alone, attended).view(batch, draws, count, size)
-        if self.cross_attention is not None and keys_values is not None:
-            joined = spans.reshape(batch, draws * count, size)
-            attended = self.cross_attention(joined, *keys_values, words)
-            spans = close(joined, attended).view(batch, draws, count, size)
-        return spans
-
-
-class BoundaryPointer(nn.Module):
-    """P^δ = sigmoid(MLP(H_S W_S + H_X W_X)) before the sigmoid.
-
-    The first layer of the two-layer perceptron acts on a sum of linear maps, so it is absorbed
-    into W_S and W_X: the same family of functions without an h × h product per span and word.
-    """
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.words = nn.Linear(size, size)
-        self.spans = nn.Linear(size, size, bias=False)
-        self.output = nn.Linear(size, 1)
-
-    def forward(self, words: Tensor, spans: Tensor, sentence: Words) -> Tensor:
-        """words (projected) [B, M, h], spans [B, D, K, h] → scores [B, D, K, M]"""
-        batch, draws, count, size = spans.shape
-        projected = self.spans(spans).view(batch, draws * count, size)
-        scores = pointer_scores(words, projected, self.output.weight[0], sentence.lengths)
-        scores = (scores + self.output.bias).float().masked_fill(~sentence.mask[:, None], -1e4)
-        return scores.view(batch, draws, count, -1)
-
-
-class Offsets(nn.Module):
-    """How far the denoised boundaries lie from the noisy ones: a score for each distance.
-
-    Without it a decoder has to find a boundary that is right already among all words, by what they
-    mean; which takes long to learn.
-    """
-
-    def __init__(self, size: int, reach: int) -> None:
-        super().__init__()
-        self.reach = reach
-        self.output = nn.Linear(size, 2 * (2 * reach + 1))
-
-    def forward(self, hidden: Tensor, spans: Tensor, words: int) -> Tensor:
-        """hidden [B, D, K, h], spans [B, D, K, 2] → [2, B, D, K, M] to add to left and right
-
-        Words out of reach get nothing.
-        """
-        scores = self.output(hidden).float().unflatten(-1, (2, -1))  # [B, D, K, 2, 2 reach + 1]
-        word = torch.arange(words, device=spans.device)
-        distance = word - spans[..., None] + self.reach  # [B, D, K, 2, M]
-        within = (distance >= 0) & (distance <= 2 * self.reach)
-        chosen = scores.gather(-1, distance.clamp(0, 2 * self.reach))
-        return torch.where(within, chosen, 0.0).movedim(-2, 0)
-
-
-class SpanDecoder(nn.Module):
-    """Hidden states of K spans → attention among them and to the words → boundaries and types."""
-
-    layers: nn.ModuleList
-    left: BoundaryPointer
-    right: BoundaryPointer
-    classifier: nn.Sequential
-
-    def add_layers(self, size: int, types: int, settings: DecoderSettings) -> None:
-        """For __init__, behind whatever makes the hidden states: so weights are drawn in order."""
+        if size % settings.heads:
+            raise SettingsError(
+                f"decoder.heads={settings.heads} does not divide the encoder's size {size}; set "
+                f"encoder.hidden_size to a multiple of {settings.heads}, or change decoder.heads"
+            )
+        self.pooling = settings.span_pooling
+        if self.pooling == "endpoints":
+            self.first = nn.Linear(size, size)
+            self.last = nn.Linear(size, size)
+            self.join = nn.Linear(2 * size, size)
         has_attention = settings.self_attention or settings.cross_attention
         self.layers = nn.ModuleList(
             SpanEncoderLayer(size, settings) for _ in range(settings.layers if has_attention else 0)
@@ -223,80 +78,69 @@ class SpanDecoder(nn.Module):
             nn.Dropout(settings.dropout),
             nn.Linear(size, types + 1),
         )
-
-    def read(self, encoding: SentenceEncoding) -> PointedSentence:
-        states = encoding.states
-        return PointedSentence(
-            encoding.mask,
-            encoding.lengths,
-            keys_values=[layer.keys_values(states) for layer in self._span_encoder()],
-            left=self.left.words(states),
-            right=self.right.words(states),
-        )
-
-    def attend(self, sentence: PointedSentence, hidden: Tensor, slots: Tensor | None) -> Tensor:
-        """The span encoder: hidden [B, D, K, h] → [B, D, K, h]"""
-        words = sentence.mask
-        for layer, keys_values in zip(self._span_encoder(), sentence.keys_values, strict=True):
-            hidden = layer(hidden, keys_values, words, slots)
-        return hidden
-
-    def predict(self, sentence: PointedSentence, hidden: Tensor) -> Prediction:
-        return Prediction(
-            left=self.left(sentence.left, hidden, sentence),
-            right=self.right(sentence.right, hidden, sentence),
-            types=self.classifier(hidden).float(),
-        )
-
-    def _span_encoder(self) -> list[SpanEncoderLayer]:
-        return [layer for layer in self.layers if isinstance(layer, SpanEncoderLayer)]
-
-
-class EntityDecoder(SpanDecoder):
-    """The hidden states are those of noisy spans, pooled from their words."""
-
-    def __init__(self, size: int, types: int, timesteps: int, settings: DecoderSettings) -> None:
-        super().__init__()
-        self.pooling = settings.span_pooling
-        if self.pooling == "endpoints":
-            self.first = nn.Linear(size, size)
-            self.last = nn.Linear(size, size)
-            self.join = nn.Linear(2 * size, size)
-        self.add_layers(size, types, settings)
-        self.offsets = Offsets(size, settings.offset_window) if settings.offset_window else None
+        window = settings.offset_window
+        self.offsets = OffsetScores(size, window) if window else None
         self.initializer = None
         if settings.initializer != "none":
-            known = types if settings.initializer == "types" else 0
-            self.initializer = Initializer(size, known, settings.dropout)
+            scored_types = types if settings.initializer == "types" else 0
+            self.initializer = Initializer(size, scored_types, settings.dropout)
         self.timestep_table: Tensor
         self.register_buffer(
             "timestep_table", sinusoidal_table(timesteps + 1, size), persistent=False
         )
 
     def prepare(self, encoding: SentenceEncoding) -> PreparedSentence:
+        """Compute everything that depends on the sentence alone."""
         states = encoding.states
         starts, ends = self._pooling_tables(states)
-        pointed = self.read(encoding)
-        initial = self.initializer(states, encoding.mask) if self.initializer else None
-        return PreparedSentence(**vars(pointed), starts=starts, ends=ends, initial=initial)
+        return PreparedSentence(
+            encoding.mask,
+            encoding.lengths,
+            keys_values=[
+                attention.keys_values(states) if isinstance(attention, Attention) else None
+                for attention in (layer.cross_attention for layer in self.layers)
+            ],
+            left=self.left.words(states),
+            right=self.right.words(states),
+            starts=starts,
+            ends=ends,
+            initial=self.initializer(states, encoding.mask) if self.initializer else None,
+        )
 
     def forward(
         self, sentence: PreparedSentence, spans: Tensor, t: Tensor, slots: Tensor | None = None
     ) -> Prediction:
-        """spans [B, D, K, 2] word indices, t [B, D], slots [B, K] true for spans that count."""
-        hidden = self.attend(sentence, self._pool(sentence, spans), slots)
+        """Predict boundaries and types of the noisy spans.
+
+        spans [B, D, K, 2] word indices; t [B, D]; slots [B, K] masks spans from each other, None if
+        all of them count.
+        """
+        hidden = self.encode_spans(sentence, self._pool(sentence, spans), slots)
         hidden = hidden + self.timestep_table[t][..., None, :].to(hidden.dtype)
-        prediction = self.predict(sentence, hidden)
+        return self.predict(sentence, hidden, spans)
+
+    def encode_spans(
+        self, sentence: PreparedSentence, hidden: Tensor, slots: Tensor | None
+    ) -> Tensor:
+        """Run the span encoder: H_X [B, D, K, h] → [B, D, K, h]."""
+        for layer, keys_values in zip(self.layers, sentence.keys_values, strict=True):
+            hidden = layer(hidden, keys_values, sentence.mask, slots)
+        return hidden
+
+    def predict(self, sentence: PreparedSentence, hidden: Tensor, spans: Tensor) -> Prediction:
+        """Point at boundaries and classify: hidden [B, D, K, h]."""
+        left = self.left(sentence.left, hidden, sentence)
+        right = self.right(sentence.right, hidden, sentence)
         if self.offsets is not None:
-            left, right = self.offsets(hidden, spans, sentence.mask.shape[1])
-            prediction.left, prediction.right = prediction.left + left, prediction.right + right
-        return prediction
+            more_left, more_right = self.offsets(hidden, spans, sentence.mask.shape[1])
+            left, right = left + more_left, right + more_right
+        return Prediction(left, right, self.classifier(hidden).float(), spans)
 
     def _pooling_tables(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """H_X is a function of two words of the span, and a sentence has few words.
+        """Return what the first and the last word of a span contribute to H_X, for every word.
 
         mean: the sums of H_S before the first word and up to the last one, in float32.
-        endpoints: W(gelu(first) ‖ gelu(last)) is a sum, each term of which depends on one word.
+        endpoints: W(gelu(first) ‖ gelu(last)) is a sum whose terms depend on one word each.
         """
         if self.pooling == "mean":
             sums = states.float().cumsum(1)
@@ -306,61 +150,218 @@ class EntityDecoder(SpanDecoder):
         return starts, F.linear(F.gelu(self.last(states)), of_last, self.join.bias)
 
     def _pool(self, sentence: PreparedSentence, spans: Tensor) -> Tensor:
-        """H_X [B, D, K, h] from the words of each span."""
+        """Return H_X [B, D, K, h]."""
         batch, draws, count, _ = spans.shape
-        left, right = spans.reshape(batch, draws * count, 2).unbind(-1)
-        start, end = rows_of(sentence.starts, left), rows_of(sentence.ends, right)
+        left, right = spans.reshape(batch, draws * count, 2, 1).unbind(2)
+        start = sentence.starts.gather(1, left.expand(-1, -1, sentence.starts.shape[-1]))
+        end = sentence.ends.gather(1, right.expand(-1, -1, sentence.ends.shape[-1]))
         if self.pooling == "mean":
-            mean = (end - start) / (right - left + 1)[..., None]
-            pooled = mean.to(sentence.left.dtype)
+            pooled = ((end - start) / (right - left + 1)).to(sentence.left.dtype)
         else:
             pooled = start + end
         return pooled.view(batch, draws, count, -1)
 
 
-def rows_of(table: Tensor, index: Tensor) -> Tensor:
-    """table [B, S, h], index [B, Q] → [B, Q, h]"""
-    return table.gather(1, index[..., None].expand(-1, -1, table.shape[-1]))
+class SpanEncoderLayer(nn.Module):
+    """Self-attention of spans, cross-attention to the sentence, a feed-forward after each."""
+
+    def __init__(self, size: int, settings: DecoderSettings) -> None:
+        super().__init__()
+        self.self_attention = self.cross_attention = None
+        if settings.self_attention:
+            self.self_attention = Attention(size, settings.heads, settings.dropout)
+        if settings.cross_attention:
+            self.cross_attention = Attention(size, settings.heads, settings.dropout)
+        blocks = settings.self_attention + settings.cross_attention
+        self.feedforwards = nn.ModuleList(
+            nn.Sequential(
+                nn.Linear(size, settings.feedforward),
+                nn.GELU(),
+                nn.Dropout(settings.dropout),
+                nn.Linear(settings.feedforward, size),
+            )
+            for _ in range(blocks)
+        )
+        self.norms = nn.ModuleList(nn.LayerNorm(size) for _ in range(2 * blocks))
+        self.dropout = nn.Dropout(settings.dropout)
+
+    def forward(
+        self, spans: Tensor, keys_values: KeysValues | None, words: Tensor, slots: Tensor | None
+    ) -> Tensor:
+        """spans [B, D, K, h]; words [B, M] and slots [B, K] are masks → [B, D, K, h]"""
+        batch, draws, count, size = spans.shape
+        block = 0
+        if self.self_attention is not None:
+            spans = spans.reshape(batch * draws, count, size)  # draws do not see each other
+            visible = None
+            if slots is not None:
+                visible = slots.repeat_interleave(draws, 0)
+                # A row that sees nothing has no softmax; its result is not used.
+                visible = visible | ~visible.any(-1, keepdim=True)
+            own = self.self_attention.keys_values(spans)
+            spans = self._close(block, spans, self.self_attention(spans, own, visible))
+            block += 1
+        if self.cross_attention is not None and keys_values is not None:
+            spans = spans.reshape(batch, draws * count, size)
+            spans = self._close(block, spans, self.cross_attention(spans, keys_values, words))
+        return spans.view(batch, draws, count, size)
+
+    def _close(self, block: int, x: Tensor, attended: Tensor) -> Tensor:
+        """Residual and norm, then feed-forward, residual and norm."""
+        x = self.norms[2 * block](x + self.dropout(attended))
+        x = self.norms[2 * block + 1](x + self.dropout(self.feedforwards[block](x)))
+        return x
+
+
+class Attention(nn.Module):
+    """Multi-head attention whose keys and values can be computed in advance."""
+
+    def __init__(self, size: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.dropout = dropout
+        self.query = nn.Linear(size, size)
+        self.key_value = nn.Linear(size, 2 * size)
+        self.output = nn.Linear(size, size)
+
+    def keys_values(self, source: Tensor) -> KeysValues:
+        """[B, S, h] → two of [B, heads, S, h / heads]"""
+        keys, values = self.key_value(source).chunk(2, dim=-1)
+        split = (self.heads, -1)
+        return keys.unflatten(-1, split).transpose(1, 2), values.unflatten(-1, split).transpose(
+            1, 2
+        )
+
+    def forward(self, target: Tensor, keys_values: KeysValues, mask: Tensor | None) -> Tensor:
+        """target [B, Q, h]; mask [B, S] or [B, 1, Q, S], true where visible → [B, Q, h]"""
+        if mask is not None and mask.dim() == 2:
+            mask = mask[:, None, None, :]
+        attended = F.scaled_dot_product_attention(
+            self.query(target).unflatten(-1, (self.heads, -1)).transpose(1, 2),
+            *keys_values,
+            attn_mask=mask,
+            dropout_p=self.dropout if self.training else 0.0,
+        )
+        return self.output(attended.transpose(1, 2).reshape(target.shape))
+
+
+class BoundaryPointer(nn.Module):
+    """Logits of P^δ = sigmoid(MLP(H_S W_S + H_X W_X)).
+
+    The first layer of the two-layer perceptron acts on a sum of linear maps, so it is absorbed into
+    W_S and W_X: the same family of functions without an h × h product for each span and word.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.words = nn.Linear(size, size)
+        self.spans = nn.Linear(size, size, bias=False)
+        self.output = nn.Linear(size, 1)
+
+    def forward(
+        self, words: Tensor, spans: Tensor, sentence: PreparedSentence | SentenceEncoding
+    ) -> Tensor:
+        """words (projected) [B, M, h], spans [B, D, K, h] → logits [B, D, K, M]"""
+        batch, draws, count, size = spans.shape
+        projected = self.spans(spans).view(batch, draws * count, size)
+        scores = pointer_scores(words, projected, self.output.weight[0], sentence.lengths)
+        scores = (scores + self.output.bias).float().masked_fill(~sentence.mask[:, None], -1e4)
+        return scores.view(batch, draws, count, -1)
+
+
+def pointer_scores(words: Tensor, spans: Tensor, weight: Tensor, lengths: Tensor) -> Tensor:
+    """Return Σ_h relu(word + span)·weight for words [B, M, h] and spans [B, Q, h]: [B, Q, M].
+
+    On a GPU the B × Q × M × h tensor is never stored. The scores of padding are undefined.
+    """
+    kernel = _fused_scores() if words.is_cuda else None
+    if kernel is not None:
+        return kernel(words, spans, weight, lengths)
+    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        fused = F.relu(words[:, None] + spans[:, :, None])
+        return F.linear(fused, weight[None]).squeeze(-1)
+    # relu(x) = (x + |x|) / 2, and Σ |weight|·|word - (-span)| is an L1 distance: one over the
+    # hidden units with positive weight minus one over the others.
+    words, spans, weight = words.float(), spans.float(), weight.float()
+    size, order = weight.abs(), weight.argsort(descending=True)
+    positive = int((weight > 0).sum())
+    scaled = (words * size)[..., order], (spans * -size)[..., order]
+    above, below = (
+        torch.cdist(s, w, p=1)
+        for w, s in zip(*(part.tensor_split([positive], -1) for part in scaled), strict=True)
+    )
+    linear = (spans @ weight)[..., :, None] + (words @ weight)[..., None, :]
+    return (linear + above - below) / 2
+
+
+@cache
+def _fused_scores() -> Callable[..., Tensor] | None:
+    try:
+        from diffusionner.model.pointer_kernels import FusedScores
+    except ImportError:  # Triton is missing on some platforms
+        return None
+    return FusedScores.apply
+
+
+class OffsetScores(nn.Module):
+    """Score of each distance between a noisy and a denoised boundary.
+
+    Without them a decoder must find a boundary that is already right among all words by their
+    meaning, which takes long to learn.
+    """
+
+    def __init__(self, size: int, window: int) -> None:
+        super().__init__()
+        self.window = window
+        self.output = nn.Linear(size, 2 * (2 * window + 1))
+
+    def forward(self, hidden: Tensor, spans: Tensor, words: int) -> Tensor:
+        """hidden [B, D, K, h], spans [B, D, K, 2] → [2, B, D, K, M] to add to left and right
+
+        Words outside the window get zero.
+        """
+        scores = self.output(hidden).float().unflatten(-1, (2, -1))  # [B, D, K, 2, 2 window + 1]
+        word = torch.arange(words, device=spans.device)
+        distance = word - spans[..., None] + self.window  # [B, D, K, 2, M]
+        within = (distance >= 0) & (distance <= 2 * self.window)
+        chosen = scores.gather(-1, distance.clamp(0, 2 * self.window))
+        return torch.where(within, chosen, 0.0).movedim(-2, 0)
 
 
 def sinusoidal_table(rows: int, size: int) -> Tensor:
-    """E_t for t = 0..rows-1, [rows, size] (Vaswani et al.)."""
+    """Return E_t for t = 0..rows-1, [rows, size] (Vaswani et al.)."""
     half = size // 2
     rates = torch.exp(-math.log(10_000) * torch.arange(half) / half)
     angles = torch.arange(rows)[:, None] * rates
     return F.pad(torch.cat([angles.sin(), angles.cos()], -1), (0, size - 2 * half))
 
 
-def check_heads(size: int, settings: DecoderSettings) -> None:
-    if size % settings.heads:
-        raise SettingsError(
-            f"decoder.heads={settings.heads} does not divide the encoder's size {size}; "
-            f"set encoder.hidden_size to a multiple of {settings.heads}, or other heads"
-        )
+def read_out(
+    prediction: Prediction, slots: Tensor, initial: SpanScores | None
+) -> Candidates[Tensor]:
+    """Read the most likely boundaries and type of every span, one step for each of the D sets.
 
-
-def read_out(prediction: Prediction, slots: Tensor, initial: Initial | None) -> Tensor:
-    """arg-max boundaries and type of every span: [B, K, 5] = left, right, type, total, P^c.
-
-    The total is -1 where the span is no entity: no-entity is likeliest, or right < left; and -2
-    where the sentence has no such span. With an initializer, which has its own view of the span, it
-    is the mean of both, on the same scale; and where that is typed, so is P^c.
+    slots: [B, K] true where the sentence has a span. With an initializer, which scores the span
+    independently, the summed probability is the mean of both on the same scale; if the initializer
+    scores types, so is P^c.
     """
-    # Of the scores, not their sigmoids: where these round to 0 or 1, several are the largest.
-    left_score, left = prediction.left[:, 0].max(-1)
-    right_score, right = prediction.right[:, 0].max(-1)
+    # Arg-max of the logits, not of their sigmoids: several of those may round to 1.
+    left_score, left = prediction.left.max(-1)  # [B, D, K]
+    right_score, right = prediction.right.max(-1)
     boundaries = left_score.sigmoid() + right_score.sigmoid()
-    types = prediction.types[:, 0].softmax(-1)  # [B, K, C + 1]
-    cells = left * prediction.left.shape[-1] + right
+    types = prediction.types.softmax(-1)  # [B, D, K, C + 1]
     if initial is not None and initial.types is not None:
-        of_types = initial.probabilities(cells)
-        type_p, kind = ((types + of_types) / 2).max(-1)
-        total = boundaries / 2 + type_p + of_types.gather(-1, kind[..., None])[..., 0]
+        of_initial = initial.type_probabilities(left, right)
+        type_probability, type_id = ((types + of_initial) / 2).max(-1)
+        chosen = of_initial.gather(-1, type_id[..., None])[..., 0]
+        summed = boundaries / 2 + type_probability + chosen
     else:
-        type_p, kind = types.max(-1)
-        total = boundaries + type_p
+        type_probability, type_id = types.max(-1)
+        summed = boundaries + type_probability
         if initial is not None:
-            total = (total + 3 * initial.spans.flatten(1).gather(1, cells).sigmoid()) / 2
-    valid = (kind < types.shape[-1] - 1) & (left <= right) & slots
-    total = torch.where(valid, total, NO_SPAN + (NO_ENTITY - NO_SPAN) * slots.float())
-    return torch.stack([left.float(), right.float(), kind.float(), total, type_p], -1)
+            summed = (summed + 3 * initial.span_probabilities(left, right)) / 2
+    slots = slots[:, None].expand(left.shape)
+    is_entity = (type_id < types.shape[-1] - 1) & (left <= right) & slots
+    return Candidates(
+        left, right, type_id, summed, type_probability, is_entity, slots, prediction.spans
+    )

@@ -1,11 +1,9 @@
-"""The sentence encoder: pretrained transformer, character features, BiLSTM → H_S."""
+"""The sentence encoder: pretrained transformer, character features, BiLSTM → H_S (paper, 4.2)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
@@ -21,15 +19,15 @@ if TYPE_CHECKING:
 
     from diffusionner.model.bert import Bert
 
-# In words: transformers takes seconds to import, and inference may do without (see bert.py).
+# A string: transformers takes seconds to import, and inference can do without it (see bert.py).
 Transformer: TypeAlias = "PreTrainedModel | Bert"
 
 
 @dataclass
 class SentenceEncoding:
-    """H_S and which of its rows are words."""
+    """H_S and the words it covers."""
 
-    states: Tensor  # [B, M, h], zero where there is no word
+    states: Tensor  # [B, M, h], zero for padding
     mask: Tensor  # [B, M] true for words
     lengths: Tensor  # [B]
 
@@ -38,7 +36,7 @@ CHARACTER_SIZE = 48  # of a character embedding
 
 
 class CharacterFeatures(nn.Module):
-    """Convolution over the characters of the cased word, max-pooled: shape, affixes, capitals."""
+    """Max-pooled convolution over the characters of the cased word: shape, affixes, capitals."""
 
     def __init__(self, filters: int) -> None:
         super().__init__()
@@ -49,19 +47,23 @@ class CharacterFeatures(nn.Module):
         """[B, M, C] → [B, M, filters]"""
         width = characters.shape[-1]
         padded = F.pad(self.embedding(characters), (0, 0, 1, 1))
-        # A convolution of width 3 as one matrix product: cuDNN would plan anew for every shape.
+        # A convolution of width 3 as one matrix product: cuDNN would plan again for every shape.
         trigrams = torch.cat([padded[..., i : i + width, :] for i in range(3)], -1)
         features = self.filters(trigrams)
         blank = (characters == 0)[..., None]
-        # The clamp gives padding, which has no characters at all, a harmless value.
+        # The clamp gives padding, which has no characters, a harmless value.
         return features.masked_fill(blank, -1e4).amax(-2).clamp(min=-1.0)
+
+
+# Runs two LSTMs on their inputs at once: (first, its input, second, its input) → both outputs.
+RunInParallel: TypeAlias = Callable[[nn.Module, Tensor, nn.Module, Tensor], tuple[Tensor, Tensor]]
 
 
 class BiLSTM(nn.Module):
     """Stacked bidirectional LSTM over padded sentences.
 
-    The backward direction reads each sentence turned round within its own length, so padding is
-    never read before a word, as with packed sequences, but all shapes are static.
+    The backward direction reads each sentence reversed within its own length. Padding is never read
+    before a word, as with packed sequences, but all shapes are static.
     """
 
     def __init__(self, size: int, hidden: int, layers: int, dropout: float) -> None:
@@ -71,6 +73,7 @@ class BiLSTM(nn.Module):
         self.ahead = nn.ModuleList(nn.LSTM(s, half, batch_first=True) for s in sizes)
         self.behind = nn.ModuleList(nn.LSTM(s, hidden - half, batch_first=True) for s in sizes)
         self.dropout = nn.Dropout(dropout)
+        self.run_in_parallel: RunInParallel | None = None  # set by a GPU engine
 
     def forward(self, states: Tensor, lengths: Tensor) -> Tensor:
         """[B, M, size] → [B, M, hidden]"""
@@ -78,29 +81,27 @@ class BiLSTM(nn.Module):
         if states.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
             with torch.autocast("cpu", enabled=False):  # only some CPUs have an LSTM in bf16
                 return self(states.float(), lengths).to(given)
-        # Beside bf16 it is in float16, for which cuDNN has the faster kernels.
+        # In a bf16 network the LSTM is in float16, for which cuDNN has faster kernels.
         if not torch.is_autocast_enabled(states.device.type):
             states = states.to(self.ahead[0].weight_ih_l0.dtype)  # type: ignore[arg-type]
         position = torch.arange(states.shape[1], device=states.device)
-        turned = lengths[:, None] - 1 - position
-        turned = torch.where(turned >= 0, turned, position)[..., None]  # its own inverse
-
-        def turn(x: Tensor) -> Tensor:
-            return x.gather(1, turned.expand(-1, -1, x.shape[-1]))
-
+        reverse = lengths[:, None] - 1 - position
+        reverse = torch.where(reverse >= 0, reverse, position)[..., None]  # its own inverse
         for number, (ahead, behind) in enumerate(zip(self.ahead, self.behind, strict=True)):
             if number:
                 states = self.dropout(states)
-            with _beside(states) as joined:
-                second = turn(behind(turn(states))[0])
-            first = ahead(states)[0]
-            joined()
+            reversed_states = states.gather(1, reverse.expand(-1, -1, states.shape[-1]))
+            if self.run_in_parallel is not None and not torch.is_grad_enabled():
+                first, second = self.run_in_parallel(ahead, states, behind, reversed_states)
+            else:
+                first, second = ahead(states)[0], behind(reversed_states)[0]
+            second = second.gather(1, reverse.expand(-1, -1, second.shape[-1]))
             states = torch.cat([first, second], -1)
         return states.to(given)
 
 
 class SentenceEncoder(nn.Module):
-    """Runs once per sentence; its output serves every denoising step."""
+    """Encodes a sentence once for all denoising steps."""
 
     def __init__(self, transformer: Transformer, settings: EncoderSettings) -> None:
         super().__init__()
@@ -125,10 +126,10 @@ class SentenceEncoder(nn.Module):
         return self.contextualise(self.pooled(batch), batch.lengths, batch.characters)
 
     def pooled(self, batch: Batch[Tensor]) -> Tensor:
-        """The pretrained part: word states [B, M, size of the transformer]."""
+        """Run the pretrained part: return word states [B, M, size of the transformer]."""
         mask = batch.attention
         if mask.is_cuda and mask.dim() == 2:
-            # In its final form: the host would wait for a 2-D one, to see whether it masks at all.
+            # transformers would synchronise to see if a 2-D mask masks anything.
             mask = mask.bool()[:, None, None]
         subwords = self.transformer(input_ids=batch.subwords, attention_mask=mask).last_hidden_state
         return pool_subwords(subwords, batch.first, batch.word_of, self.pooling)
@@ -136,7 +137,7 @@ class SentenceEncoder(nn.Module):
     def contextualise(
         self, states: Tensor, lengths: Tensor, characters: Tensor
     ) -> SentenceEncoding:
-        """The part trained from scratch: characters, BiLSTM, projection."""
+        """Run the part trained from scratch: characters, BiLSTM, projection."""
         most = states.shape[1]
         mask = torch.arange(most, device=states.device) < lengths[:, None]
         if self.characters is not None:
@@ -151,51 +152,28 @@ class SentenceEncoder(nn.Module):
 def pool_subwords(
     subwords: Tensor, first: Tensor, word_of: Tensor, pooling: str, starts: Tensor | None = None
 ) -> Tensor:
-    """Subword states [B, L, h] → word states [B, M, h]; first, word_of: as a `Batch` has them.
+    """Pool subword states [B, L, h] into word states [B, M, h]. first, word_of: as in `Batch`.
 
-    starts: [B] where each sentence begins, if they lie one behind the other in [T, h].
+    starts: [B] first subword of each sentence, if sentences are concatenated in [T, h].
     """
-    count, most = first.shape
+    batch, words = first.shape
     size = subwords.shape[-1]
-
-    def at(place: Tensor) -> Tensor:
-        """[B, Q] → [B, Q, h]"""
-        if starts is not None:
-            return subwords[(starts[:, None] + place).clamp(max=subwords.shape[0] - 1)]
-        place = place.clamp(max=subwords.shape[1] - 1)[..., None]
-        return subwords.gather(1, place.expand(-1, -1, size))
-
+    places = first
+    if pooling != "first":
+        # Without the context, which is most of L with two sentences on each side.
+        places = first[:, :1] + torch.arange(word_of.shape[1], device=subwords.device)
+    if starts is not None:
+        own = subwords[(starts[:, None] + places).clamp(max=subwords.shape[0] - 1)]
+    else:
+        places = places.clamp(max=subwords.shape[1] - 1)[..., None]
+        own = subwords.gather(1, places.expand(-1, -1, size))  # [B, P, h]
     if pooling == "first":
-        return at(first)
-    # Without the context, which with two sentences on each side is most of L.
-    own = at(first[:, :1] + torch.arange(word_of.shape[1], device=subwords.device))  # [B, P, h]
-    # One row more than there are words collects what is padding.
+        return own
+    # One extra row collects the padding.
     index = word_of[..., None].expand(-1, -1, size)
     if pooling == "max":
-        lowest = own.new_full((count, most + 1, size), -1e4)
-        return lowest.scatter_reduce(1, index, own, "amax")[:, :most]
-    sums = own.new_zeros(count, most + 1, size).scatter_add(1, index, own)
-    pieces = own.new_zeros(count, most + 1).scatter_add(1, word_of, torch.ones_like(own[..., 0]))
-    return sums[:, :most] / pieces[:, :most, None].clamp(min=1)
-
-
-@contextmanager
-def _beside(states: Tensor) -> Iterator[Callable[[], None]]:
-    """On a GPU, in inference, beside what follows, until the function given is called.
-
-    One direction of an LSTM alone keeps few processors busy, word after word. Memory is safe: what
-    is made here is used again only behind the same stream, by what first waits for this one.
-    """
-    if not states.is_cuda or torch.is_grad_enabled():
-        yield lambda: None
-        return
-    main = torch.cuda.current_stream(states.device)
-    side = _side_stream(main)
-    side.wait_stream(main)
-    with torch.cuda.stream(side):
-        yield lambda: main.wait_stream(side)
-
-
-@cache
-def _side_stream(main: torch.cuda.Stream) -> torch.cuda.Stream:
-    return torch.cuda.Stream(main.device)  # type: ignore[no-untyped-call]
+        lowest = own.new_full((batch, words + 1, size), -1e4)
+        return lowest.scatter_reduce(1, index, own, "amax")[:, :words]
+    sums = own.new_zeros(batch, words + 1, size).scatter_add(1, index, own)
+    counts = own.new_zeros(batch, words + 1).scatter_add(1, word_of, torch.ones_like(own[..., 0]))
+    return sums[:, :words] / counts[:, :words, None].clamp(min=1)

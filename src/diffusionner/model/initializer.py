@@ -1,8 +1,10 @@
-"""The initializer: which spans of a sentence to start the reverse process from, instead of noise.
+"""The initializer: scores every span of a sentence, so that denoising can start from the likeliest.
 
-Every span of the sentence gets one score, a product of its first and its last word, and where it
-is typed one more for each type. The likeliest are the candidates that the decoder then denoises, as
-if they were noisy spans of a late timestep.
+A span's score is a product of its first and last word, plus one score for each type if the
+initializer knows the types. The likeliest spans are the candidates that the decoder denoises as if
+they were noisy spans of an early timestep.
+
+Shapes: B sentences, M words, S size of a boundary's state, C types.
 """
 
 from __future__ import annotations
@@ -14,95 +16,139 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from diffusionner.diffusion.span_counts import LOWEST
-from diffusionner.model.biaffine import Biaffine, spans_of
-
-SIZE = 64  # of the two vectors whose product scores a span
+SPAN_SIZE = 64  # of the two vectors whose product scores a span
+BIAFFINE_SIZE = 150  # S, as published
+MAX_WIDTH = 32  # in words; wider spans share one bias
+IMPOSSIBLE = -1e4  # score of what is no span of the sentence
 
 
 @dataclass
-class Initial:
-    """What the initializer thinks of every span (left, right) of a sentence, in float32."""
+class SpanScores:
+    """Scores of every span (left, right) of a sentence, in float32."""
 
-    spans: Tensor  # [B, M, M] that it is an entity: log-odds
-    types: Tensor | None = None  # [B, M, M, C] of each type against no-entity, whose score is zero
+    spans: Tensor  # [B, M, M] log-odds that it is an entity
+    types: Tensor | None = None  # [B, M, M, C] logits of each type; that of no-entity is zero
 
-    def probabilities(self, cells: Tensor) -> Tensor:
-        """Of each type and of no-entity for the spans in cells left * M + right: [B, K, C + 1]"""
+    def span_probabilities(self, left: Tensor, right: Tensor) -> Tensor:
+        """Return the probability that spans are entities. left, right: [B, D, K] → [B, D, K]"""
+        cells = (left * self.spans.shape[1] + right).flatten(1)
+        return self.spans.flatten(1).gather(1, cells).view(left.shape).sigmoid()
+
+    def type_probabilities(self, left: Tensor, right: Tensor) -> Tensor:
+        """Return the probabilities of each type and of no-entity: [B, D, K, C + 1]."""
         assert self.types is not None
         types = self.types.shape[-1]
-        chosen = self.types.flatten(1, 2).gather(1, cells[..., None].expand(-1, -1, types))
+        cells = (left * self.spans.shape[1] + right).flatten(1)[..., None].expand(-1, -1, types)
+        chosen = self.types.flatten(1, 2).gather(1, cells).view(*left.shape, types)
         return F.pad(chosen, (0, 1)).softmax(-1)
 
 
-class Initializer(nn.Module):
+class Biaffine(nn.Module):
+    """Scores every span for every type: sᵀ U e + W (s ‖ e) + b + width bias (Yu et al., 2020)."""
+
+    # Prefixes of the weights that belong to the types.
+    type_weights = ("product", "first_weight", "last_weight", "width")
+
     def __init__(self, size: int, types: int, dropout: float) -> None:
-        """types: 0 where it knows of none."""
         super().__init__()
-        self.project = nn.Linear(size, 2 * SIZE + 2)
+        self.first = nn.Linear(size, BIAFFINE_SIZE)
+        self.last = nn.Linear(size, BIAFFINE_SIZE)
+        self.dropout = nn.Dropout(dropout)
+        self.product = nn.Linear(BIAFFINE_SIZE, types * BIAFFINE_SIZE, bias=False)  # U per type
+        nn.init.normal_(self.product.weight, std=1 / BIAFFINE_SIZE)
+        self.first_weight = nn.Linear(BIAFFINE_SIZE, types)
+        self.last_weight = nn.Linear(BIAFFINE_SIZE, types, bias=False)
+        self.width = nn.Parameter(torch.zeros(MAX_WIDTH, types))
+
+    def forward(self, states: Tensor) -> Tensor:
+        """H_S [B, M, h] → [B, M, M, types] of (left, right), in float32"""
+        first = self.dropout(F.gelu(self.first(states)))
+        last = self.dropout(F.gelu(self.last(states)))
+        batch, words, _ = states.shape
+        turned = self.product(first).view(batch, -1, BIAFFINE_SIZE)  # [B, M * types, S]
+        pairs = (turned @ last.transpose(1, 2)).view(batch, words, -1, words).transpose(2, 3)
+        alone = self.first_weight(first)[:, :, None] + self.last_weight(last)[:, None]
+        word = torch.arange(words, device=states.device)
+        width = (word - word[:, None]).clamp(0, MAX_WIDTH - 1)  # [M, M]
+        # A product with one-hot rows: the gradient of an index would add up word by word.
+        of_width = F.one_hot(width, MAX_WIDTH).to(self.width.dtype) @ self.width
+        return pairs.float() + alone.float() + of_width.float()
+
+
+class Initializer(nn.Module):
+    """Scores all spans of a sentence."""
+
+    type_weights = tuple(f"types.{name}" for name in Biaffine.type_weights)
+
+    def __init__(self, size: int, types: int, dropout: float) -> None:
+        """types: number of types to score; 0 scores spans regardless of type."""
+        super().__init__()
+        self.project = nn.Linear(size, 2 * SPAN_SIZE + 2)
         self.types = Biaffine(size, types, dropout) if types else None
 
-    def forward(self, states: Tensor, mask: Tensor) -> Initial:
+    def forward(self, states: Tensor, mask: Tensor) -> SpanScores:
         """H_S [B, M, h], mask [B, M] true for words"""
-        spans = self.score(states)
-        outside = ~spans_of(mask)
+        first, last, alone = self.project(states).float().split([SPAN_SIZE, SPAN_SIZE, 2], -1)
+        scores = rotate(first) @ rotate(last).transpose(1, 2) / math.sqrt(SPAN_SIZE)
+        scores = scores + alone[..., :1] + alone[..., 1][:, None]
+        outside = ~valid_spans(mask)
         if self.types is None:
-            return Initial(spans.masked_fill(outside, LOWEST))
-        types = self.types(states) + spans[..., None]
-        return Initial(types.logsumexp(-1).masked_fill(outside, LOWEST), types)
+            return SpanScores(scores.masked_fill(outside, IMPOSSIBLE))
+        types = self.types(states) + scores[..., None]
+        return SpanScores(types.logsumexp(-1).masked_fill(outside, IMPOSSIBLE), types)
 
-    def score(self, states: Tensor) -> Tensor:
-        """Of every pair of words alone, whatever its type: [B, M, M]"""
-        first, last, alone = self.project(states).float().split([SIZE, SIZE, 2], -1)
-        first, last = rotate(first), rotate(last)
-        scores = first @ last.transpose(1, 2) / math.sqrt(SIZE)
-        return scores + alone[..., :1] + alone[..., 1][:, None]
+
+def valid_spans(mask: Tensor) -> Tensor:
+    """Return which pairs of words are the first and last of a span: [B, M] of words → [B, M, M]."""
+    words = mask.shape[1]
+    ordered = torch.ones(words, words, dtype=torch.bool, device=mask.device).triu()
+    return ordered & mask[:, None]
 
 
 def rotate(vectors: Tensor) -> Tensor:
-    """Turn each pair of dimensions by an angle that grows with the word's place (RoFormer).
+    """Rotate each pair of dimensions by an angle that grows with the word's position (RoFormer).
 
-    The product of two words' vectors then depends on how far they are apart: on a span's width.
+    The product of two words' vectors then depends on their distance: on the width of the span.
     """
     words, size = vectors.shape[1:]
     rates = 10_000.0 ** (-torch.arange(size // 2, device=vectors.device) / (size // 2))
-    angles = torch.arange(words, device=vectors.device)[:, None] * rates  # [M, SIZE / 2]
+    angles = torch.arange(words, device=vectors.device)[:, None] * rates  # [M, size / 2]
     cos, sin = angles.cos(), angles.sin()
     even, odd = vectors[..., 0::2], vectors[..., 1::2]
     return torch.cat([even * cos - odd * sin, even * sin + odd * cos], -1)
 
 
-def candidates(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The likeliest spans [B, K, 2], best first, and their scores [B, K].
+def best_spans(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the likeliest spans [B, K, 2], best first, and their scores [B, K].
 
-    Where a sentence has fewer, they repeat.
+    They repeat if a sentence has fewer spans.
     """
     words = scores.shape[1]
     best, index = scores.flatten(1).topk(min(count, words * words))
-    spans = (best > LOWEST / 2).sum(-1, keepdim=True).clamp(min=1)
+    spans = (best > IMPOSSIBLE / 2).sum(-1, keepdim=True).clamp(min=1)
     slots = torch.arange(count, device=scores.device) % spans
     chosen = index.gather(1, slots)
     return torch.stack([chosen // words, chosen % words], -1), best.gather(1, slots)
 
 
-def initializer_loss(
-    scores: Tensor, gold: Tensor, present: Tensor, whole: Tensor | None = None
+def span_loss(
+    scores: Tensor, gold: Tensor, present: Tensor, complete: Tensor | None = None
 ) -> Tensor:
-    """Every gold span above, every other span below a score of zero, [B] (Su et al., 2022).
+    """Push every gold span above and every other span below a score of zero: [B] (Su et al., 2022).
 
-    gold: [B, N, 2] word indices; present: [B, N] false for padding; whole: [B] false where some
-    types were not marked, so that a span which looks like an entity may be one.
+    gold: [B, N, 2] word indices; present: [B, N] false for padding; complete: [B] false where some
+    types were not annotated, so that a span that looks like an entity may be one.
     """
     batch, words, _ = scores.shape
     cells = gold[..., 0] * words + gold[..., 1]
-    # One cell more than there are spans collects what is padding.
+    # One extra cell collects the padding.
     flags = torch.zeros(batch, words * words + 1, dtype=torch.bool, device=scores.device)
     flags = flags.scatter(1, cells.masked_fill(~present, words * words), True)[:, :-1]
     flat = scores.flatten(1)
     zero = flat.new_zeros(batch, 1)
-    positive = torch.cat([(-flat).masked_fill(~flags, LOWEST), zero], -1).logsumexp(-1)
-    spared = flags
-    if whole is not None:
-        spared = flags | ((flat.detach() > 0) & ~whole[:, None])
-    negative = torch.cat([flat.masked_fill(spared, LOWEST), zero], -1).logsumexp(-1)
+    positive = torch.cat([(-flat).masked_fill(~flags, IMPOSSIBLE), zero], -1).logsumexp(-1)
+    ignored = flags
+    if complete is not None:
+        ignored = flags | ((flat.detach() > 0) & ~complete[:, None])
+    negative = torch.cat([flat.masked_fill(ignored, IMPOSSIBLE), zero], -1).logsumexp(-1)
     return positive + negative

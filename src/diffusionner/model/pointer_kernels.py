@@ -1,17 +1,20 @@
-"""Triton kernels of the pointer scores and their gradients.
+"""Triton kernels of the pointer scores and their gradients. Imported on CUDA only.
 
-A program makes blocks of relu(word + span) in registers. B sentences, Q spans, M words, h hidden.
-What lies behind the end of a sentence is neither computed nor written.
+Each program keeps blocks of relu(word + span) in registers; the backward pass recomputes them.
+B sentences, Q spans, M words, h hidden units. Padding is neither computed nor written.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-SPANS, WORDS, HIDDEN = 16, 16, 32  # a block
+SPANS, WORDS, HIDDEN = 16, 16, 32  # block size
 
 
 @triton.jit
@@ -45,7 +48,7 @@ def _of_spans(
     gradient, words, spans, weight, lengths, out, of_weight, Q, M, H,
     BQ: tl.constexpr, BM: tl.constexpr, BH: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of some spans, and what these spans give to the weight's."""
+    """Gradients of some spans, and their share of the weight's gradient."""
     sentence = tl.program_id(0).to(tl.int64)
     q = tl.program_id(1) * BQ + tl.arange(0, BQ)
     h = tl.program_id(2) * BH + tl.arange(0, BH)
@@ -89,7 +92,7 @@ def _of_words(
     v = tl.load(weight + h, inside, 0.0)
     total = tl.zeros((BM, BH), tl.float32)
     length = tl.load(lengths + sentence)
-    # Blocks behind the end have no spans to sum over: their gradient is 0, and written.
+    # Blocks of padding have no spans to sum over: their gradient of 0 is written.
     last = tl.where(tl.program_id(1) * BM < length, Q, 0)
     for start in range(0, last, BQ):
         q = start + tl.arange(0, BQ)
@@ -113,7 +116,7 @@ def scores(words: Tensor, spans: Tensor, weight: Tensor, lengths: Tensor) -> Ten
 def gradients(
     gradient: Tensor, words: Tensor, spans: Tensor, weight: Tensor, lengths: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of words, spans and weight, in float32; gradient: [B, Q, M]."""
+    """Return the gradients of words, spans and weight, in float32. gradient: [B, Q, M]."""
     (batch, m, h), q = words.shape, spans.shape[1]
     sizes = (SPANS, WORDS, HIDDEN)
     rows, columns = triton.cdiv(q, SPANS), triton.cdiv(h, HIDDEN)
@@ -124,3 +127,22 @@ def gradients(
     _of_spans[(batch, rows, columns)](*given, of_spans, of_weight, q, m, h, *sizes)
     _of_words[(batch, triton.cdiv(m, WORDS), columns)](*given, of_words, q, m, h, *sizes)
     return of_words, of_spans, of_weight.sum(0)
+
+
+class FusedScores(torch.autograd.Function):
+    """Pointer scores in float32, whatever the dtype of words and spans."""
+
+    @staticmethod
+    def forward(ctx: Any, words: Tensor, spans: Tensor, weight: Tensor, lengths: Tensor) -> Tensor:
+        words, spans = words.contiguous(), spans.contiguous()
+        ctx.save_for_backward(words, spans, weight, lengths)
+        return scores(words, spans, weight.float(), lengths)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        words, spans, weight, lengths = ctx.saved_tensors
+        of_words, of_spans, of_weight = gradients(
+            gradient.float().contiguous(), words, spans, weight.float(), lengths
+        )
+        return of_words.to(words.dtype), of_spans.to(spans.dtype), of_weight.to(weight.dtype), None

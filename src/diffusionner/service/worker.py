@@ -18,7 +18,7 @@ from diffusionner.settings import Settings
 
 if TYPE_CHECKING:
     from diffusionner.inference.pipeline import DiffusionNER
-    from diffusionner.inference.trajectory import Step, Trajectory
+    from diffusionner.inference.trajectory import Trajectory, TrajectoryStep
     from diffusionner.text import TextSentence
 
 
@@ -60,7 +60,6 @@ class JsonPredictor:
         ]
 
     def _steps(self, text: str, options: dict[str, Any], labels: Sequence[str] | None) -> bytes:
-        options = self.ner.from_noise(options)
         parts, trajectories = self.ner.steps(text, **options)
         entities = self.ner(text, **options)
         sentences = [
@@ -85,14 +84,14 @@ def _sentence(part: TextSentence, trajectory: Trajectory, labels: Sequence[str])
     }
 
 
-def _step(part: TextSentence, step: Step, labels: Sequence[str]) -> dict[str, Any]:
+def _step(part: TextSentence, step: TrajectoryStep, labels: Sequence[str]) -> dict[str, Any]:
     spans = [
         {
             "start": part.starts[span.noisy[0]],
             "end": part.ends[span.noisy[1]],
-            "to_start": part.starts[span.restored[0]],
-            "to_end": part.ends[span.restored[1]],
-            "label": None if span.kind is None else labels[span.kind],
+            "to_start": part.starts[span.denoised[0]],
+            "to_end": part.ends[span.denoised[1]],
+            "label": None if span.type_id is None else labels[span.type_id],
             "score": span.score,
         }
         for span in step.spans

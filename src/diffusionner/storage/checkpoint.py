@@ -17,12 +17,12 @@ from torch.overrides import TorchFunctionMode
 from diffusionner.batching.subwords import BACKEND_FILE, SubwordTokenizer
 from diffusionner.errors import CheckpointError, WriteError
 from diffusionner.files import bytes_writer, write_all_or_none
-from diffusionner.inference.calibration import Calibration
 from diffusionner.methods import network_class
 from diffusionner.model import bert
 from diffusionner.model.base import Network
 from diffusionner.model.encoder import Transformer
 from diffusionner.settings import Settings
+from diffusionner.storage.calibration import Calibration
 from diffusionner.storage.config import new_config, read_config
 from diffusionner.storage.packing import pack, read_tensors, unpack
 
@@ -35,12 +35,13 @@ def save(
     calibration: Calibration | None = None,
     precision: str = "float32",
 ) -> None:
-    """All files are written beside their places first, then moved there together."""
+    """Write a model: all files beside their final places first, then moved together."""
     encoder_config = network.encoder.transformer.config.to_dict()
-    # Where the encoder came from is in the settings; these depend on the machine or the run.
+    # Settings record where the encoder came from; these depend on the machine or the run.
     for name in ("_name_or_path", "dtype", "torch_dtype", "transformers_version"):
         encoder_config.pop(name, None)
-    config = new_config(network.labels, settings, calibration) | {"encoder_config": encoder_config}
+    values = None if calibration is None else calibration.to_dict()
+    config = new_config(network.labels, settings, values) | {"encoder_config": encoder_config}
     text = json.dumps(config, indent=1, ensure_ascii=False) + "\n"
     writers = {
         folder / name: bytes_writer(content) for name, content in tokenizer_files(tokenizer).items()
@@ -60,8 +61,8 @@ def tokenizer_files(tokenizer: SubwordTokenizer) -> dict[str, bytes]:
             tokenizer.hf.save_pretrained(scratch)
         except Exception as error:  # tokenizers has no exception class of its own
             raise WriteError(
-                f"the tokenizer cannot be written to {scratch} ({error}); what was there before is "
-                "untouched. Check the space on the disk"
+                f"the tokenizer cannot be written to {scratch} ({error}); no existing file was "
+                "changed. Check the free disk space"
             ) from error
         return {file.name: file.read_bytes() for file in sorted(Path(scratch).iterdir())}
 
@@ -69,21 +70,20 @@ def tokenizer_files(tokenizer: SubwordTokenizer) -> dict[str, bytes]:
 def tensor_writer(
     tensors: Mapping[str, Tensor], metadata: dict[str, str]
 ) -> Callable[[Path], None]:
-    """What fills a safetensors file."""
+    """Return a function that writes a safetensors file."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
     def write(temporary: Path) -> None:
         try:
             save_file(plain, temporary, metadata)
-        except SafetensorError as error:  # how it reports a full disk
+        except SafetensorError as error:  # its error for a full disk
             raise OSError(str(error)) from error
 
     return write
 
 
-class _Unfilled(TorchFunctionMode):
-    """Weights stay as they are allocated: random ones take time, and memory once they are written,
-    only to be replaced."""
+class _SkipInit(TorchFunctionMode):
+    """Leave weights uninitialised: random ones take time, and are replaced right away."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -95,57 +95,57 @@ class _Unfilled(TorchFunctionMode):
 
 
 def load(folder: str | Path) -> tuple[Network, SubwordTokenizer, Settings]:
-    """The network (on the CPU, float32, in eval mode) with its tokenizer and settings."""
+    """Load a network (on the CPU, float32, in eval mode) with its tokenizer and settings."""
     folder = Path(folder)
     config = read_config(folder, "encoder_config")
     settings = Settings.from_dict(config["settings"], str(folder / "config.json"))
     try:
-        with _Unfilled():
+        with _SkipInit():
             transformer = _build_encoder(config["encoder_config"])
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(
-            f"{folder / 'config.json'}: encoder_config describes no encoder that the installed "
-            f"transformers knows ({error}); update transformers or restore the file"
+            f"{folder / 'config.json'}: the installed transformers does not know the encoder in "
+            f"encoder_config ({error}); update transformers or restore the file"
         ) from error
     try:
-        with _Unfilled():
+        with _SkipInit():
             network = network_class(settings.method)(transformer, config["labels"], settings)
-    except RuntimeError as error:  # a size that no memory has room for
+    except RuntimeError as error:  # a size that does not fit into memory
         raise CheckpointError(
-            f"{folder / 'config.json'}: its settings describe no network ({error}); restore it "
-            "from a good copy"
+            f"{folder / 'config.json'}: no network can be built from its settings ({error}); "
+            "restore the file from a good copy"
         ) from error
     load_weights(network, folder / "model.safetensors", assign=True)
     return network.eval(), _read_tokenizer(folder, transformer), settings
 
 
 def _build_encoder(config: dict[str, Any]) -> Transformer:
-    if bert.fits(config):
+    if bert.is_supported(config):
         return bert.Bert(config)
-    from diffusionner.model.pretrained import build_encoder
+    from diffusionner.storage.encoders import build_encoder  # imports transformers
 
     return build_encoder(config)
 
 
 def _read_tokenizer(folder: Path, transformer: Transformer) -> SubwordTokenizer:
-    # Without it transformers would make one that knows no word, and nothing would be found.
+    # Without the file, transformers would build a tokenizer that knows no word.
     if not (folder / BACKEND_FILE).exists():
         raise CheckpointError(f"{folder} has no {BACKEND_FILE}; copy the whole folder again")
     if isinstance(transformer, bert.Bert):
-        with suppress(OSError, ValueError):  # which transformers may be able to read
+        with suppress(OSError, ValueError):  # transformers may still be able to read it
             return SubwordTokenizer.read(folder, transformer.config.max_position_embeddings)
-    from diffusionner.model.pretrained import load_tokenizer, position_limit
+    from diffusionner.storage.encoders import load_tokenizer, position_limit
 
     try:
         return load_tokenizer(folder, position_limit(transformer.config), offline=True)
-    except Exception as error:  # what a damaged file leads to is anybody's guess
+    except Exception as error:  # a damaged file can raise anything
         raise CheckpointError(
             f"the tokenizer in {folder} cannot be read ({error}); copy the whole folder again"
         ) from error
 
 
 def load_weights(network: Network, path: Path, assign: bool = False) -> None:
-    """assign: the tensors that are read become the network's, instead of being copied into it."""
+    """Load weights into a network. assign: use the tensors that were read instead of copying."""
     tensors = unpack(read_tensors(path), str(path))
     expected = network.state_dict()
     wrong = sorted(expected.keys() ^ tensors.keys()) or sorted(
@@ -153,7 +153,7 @@ def load_weights(network: Network, path: Path, assign: bool = False) -> None:
     )
     if wrong:
         raise CheckpointError(
-            f"{path} does not fit its config.json ({len(wrong)} tensors differ, first '{wrong[0]}')"
-            "; the two files come from different models. Copy the whole folder again"
+            f"{path} does not match its config.json ({len(wrong)} tensors differ, first "
+            f"'{wrong[0]}'); the two files come from different models. Copy the whole folder again"
         )
     network.load_state_dict(tensors, assign=assign)

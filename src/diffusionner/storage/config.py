@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from diffusionner.errors import CheckpointError
 from diffusionner.settings import Settings
-
-if TYPE_CHECKING:
-    from diffusionner.inference.calibration import Calibration
 
 FORMAT = "diffusionner"
 VERSION = 2
@@ -24,15 +21,16 @@ _PATTERNS = ("*.json", "*.txt", "*.safetensors", "*.onnx", CARD)
 
 
 def new_config(
-    labels: Sequence[str], settings: Settings, calibration: Calibration | None
+    labels: Sequence[str], settings: Settings, calibration: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    config = {
+    """Return the part of a config.json that every backend has."""
+    config: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
         "labels": list(labels),
         "settings": settings.to_dict(),
     }
-    return config if calibration is None else {**config, "calibration": calibration.to_dict()}
+    return config if calibration is None else {**config, "calibration": calibration}
 
 
 def model_files(folder: Path) -> list[Path]:
@@ -71,6 +69,8 @@ def read_config(folder: Path, *needed: str) -> dict[str, Any]:
         )
     if config.get("version") == 1 and isinstance(config.get("settings"), dict):
         config |= {"version": VERSION, "settings": upgrade_settings(config["settings"])}
+        if isinstance(calibration := config.get("calibration"), dict) and "totals" in calibration:
+            calibration["sums"] = calibration.pop("totals")
     if config.get("version") != VERSION:
         raise CheckpointError(
             f"{path} has version {config.get('version')}, this release reads {VERSION}; "

@@ -1,6 +1,6 @@
-"""Weights in fewer bytes: matrices as int8 with a scale per row, the rest as float16.
+"""Compact storage of weights: matrices as int8 with a scale per row, the rest as float16.
 
-Only how they are stored: a loaded model computes in float32 as ever.
+This is a storage format only: a loaded model computes in float32.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from torch import Tensor
 from diffusionner.errors import CheckpointError, SettingsError, nearest
 
 PRECISIONS = ("float32", "float16", "int8")
-SCALE = ".scale"  # a matrix 'name' of int8 has its scales as 'name.scale'
-LARGEST = 127
-LEAST_SIZE = 4096  # numbers of a matrix that is worth rounding
+SCALE = ".scale"  # the scales of an int8 matrix 'name' are 'name.scale'
+MAX_INT8 = 127
+MIN_SIZE = 4096  # of a matrix that is worth rounding
 
 
 def pack(tensors: Mapping[str, Tensor], precision: str) -> dict[str, Tensor]:
-    """The tensors as they are stored."""
+    """Convert tensors to their storage format."""
     if precision not in PRECISIONS:
         raise SettingsError(f"unknown precision '{precision}'; {nearest(precision, PRECISIONS)}")
     if precision == "float32":
@@ -31,8 +31,8 @@ def pack(tensors: Mapping[str, Tensor], precision: str) -> dict[str, Tensor]:
     for name, tensor in tensors.items():
         if not tensor.is_floating_point():
             packed[name] = tensor
-        elif precision == "int8" and tensor.dim() == 2 and tensor.numel() >= LEAST_SIZE:
-            scale = tensor.abs().amax(1).clamp(min=1e-12) / LARGEST
+        elif precision == "int8" and tensor.dim() == 2 and tensor.numel() >= MIN_SIZE:
+            scale = tensor.abs().amax(1).clamp(min=1e-12) / MAX_INT8
             packed[name] = (tensor / scale[:, None]).round().to(torch.int8)
             packed[name + SCALE] = scale
         else:
@@ -41,7 +41,7 @@ def pack(tensors: Mapping[str, Tensor], precision: str) -> dict[str, Tensor]:
 
 
 def unpack(packed: Mapping[str, Tensor], origin: str) -> dict[str, Tensor]:
-    """The tensors in float32, whatever they were stored as."""
+    """Convert stored tensors to float32."""
     tensors: dict[str, Tensor] = {}
     for name, tensor in packed.items():
         if name.endswith(SCALE) and name.removesuffix(SCALE) in packed:
@@ -49,7 +49,7 @@ def unpack(packed: Mapping[str, Tensor], origin: str) -> dict[str, Tensor]:
         if tensor.dtype == torch.int8:
             if (scale := packed.get(name + SCALE)) is None or len(scale) != len(tensor):
                 raise CheckpointError(
-                    f"{origin}: '{name}' has no scale for each of its rows; copy the file again"
+                    f"{origin}: '{name}' lacks a scale for each of its rows; copy the file again"
                 )
             tensor = tensor.float().mul_(scale.float()[:, None])  # in place: half the memory
         tensors[name] = tensor.float() if tensor.is_floating_point() else tensor

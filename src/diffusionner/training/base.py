@@ -1,4 +1,4 @@
-"""A step of training, whatever the method: what the trainer and its CUDA graphs run."""
+"""The interface of a training objective, which the trainer and its CUDA graphs run."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ Predicted = TypeVar("Predicted")
 
 
 class NotFinite(ArithmeticError):
-    """A prediction or the previous loss is NaN or infinite."""
+    """Raised when a prediction or the previous loss is NaN or infinite."""
 
 
 class Objective(nn.Module, ABC, Generic[Predicted]):
-    """Wraps the network so that one forward call is one training step's loss (what DDP needs).
+    """Wraps a network so that one forward call returns the loss of a training step, as DDP needs.
 
-    A step is two passes on the device, `predict` and `loss`, with a question to the host between
-    them: `costs`, which `assign` answers. A method without matching asks nothing and has only the
-    two passes. Their shapes follow from those of the batch and they never wait for the device, so
-    each can be recorded as a CUDA graph.
+    A step is two passes on the device, `predict` and `loss`. Between them the host gets the
+    matching `costs` and answers with `assign`; a method without matching has only the two passes.
+    Their shapes follow from those of the batch and they never synchronise, so each can be recorded
+    as a CUDA graph.
     """
 
     def __init__(self, network: Network, settings: Settings) -> None:
@@ -38,10 +38,10 @@ class Objective(nn.Module, ABC, Generic[Predicted]):
 
     @abstractmethod
     def denominator(self, counts: np.ndarray) -> int:
-        """What the loss of an update is divided by; counts: [B] its entities by sentence."""
+        """Return the divisor of an update's loss. counts: [B] entities of its sentences."""
 
     def inputs(self, batch: Batch[np.ndarray], keys: np.ndarray) -> list[np.ndarray]:
-        """What a step needs beside the batch, made on the host ahead of it.
+        """Return what a step needs besides the batch, computed in advance on the host.
 
         keys: [B], unique to sentence and epoch.
         """
@@ -50,32 +50,32 @@ class Objective(nn.Module, ABC, Generic[Predicted]):
     def forward(
         self, batch: Batch[Tensor], inputs: Sequence[np.ndarray], denominator: float
     ) -> Tensor:
-        """The loss; the denominator is that of the whole update."""
+        """Return the loss. denominator: that of the whole update."""
         device = batch.subwords.device
         predicted = self.predict(batch, *to_device(inputs, device))
-        # The only point of a step at which the host waits for the device.
+        # The only point at which the host waits for the device.
         costs = self.costs(predicted, batch).cpu().numpy()
         (assigned,) = to_device([self.assign(costs, batch.gold_counts)], device)
         return self.loss(predicted, batch, assigned) / denominator
 
     @abstractmethod
     def predict(self, batch: Batch[Tensor], *inputs: Tensor) -> Predicted:
-        """What the network makes of the batch."""
+        """Run the network."""
 
     def costs(self, predicted: Predicted, batch: Batch[Tensor]) -> Tensor:
-        """What the host must know."""
+        """Return the matching costs, which the host needs."""
         return batch.lengths.new_zeros(0).float()
 
     def assign(self, costs: np.ndarray, counts: np.ndarray, loss: float = 0.0) -> np.ndarray:
-        """What it answers. counts: [B] gold entities; loss: that of the step before."""
+        """Assign predictions to gold. counts: [B] gold entities; loss: of the previous step."""
         if not math.isfinite(loss):
             raise NotFinite
         return np.zeros(self.assigned_shape(len(counts)), dtype=np.int64)
 
     def assigned_shape(self, sentences: int) -> tuple[int, ...]:
-        """Of the answer."""
+        """Return the shape of the result of `assign`."""
         return (sentences, 0)
 
     @abstractmethod
     def loss(self, predicted: Predicted, batch: Batch[Tensor], assigned: Tensor) -> Tensor:
-        """Summed over the batch."""
+        """Return the loss, summed over the batch."""

@@ -11,7 +11,7 @@ from diffusionner.model.decoder import Prediction
 
 
 def matching_cost(prediction: Prediction, gold: Tensor, gold_types: Tensor) -> Tensor:
-    """Minus the sum of the three probabilities of each gold entity under each prediction.
+    """Return minus the sum of the three probabilities of each gold entity under each prediction.
 
     gold: [B, N, 2]; gold_types: [B, N], -1 for padding → [B, D, K, N]
     """
@@ -27,8 +27,8 @@ def matching_cost(prediction: Prediction, gold: Tensor, gold_types: Tensor) -> T
     )
 
 
-def overlap(spans: Tensor, gold: Tensor, present: Tensor | None = None) -> Tensor:
-    """Words that a span and a gold entity share, of all their words: [B, D, K, N].
+def span_iou(spans: Tensor, gold: Tensor, present: Tensor | None = None) -> Tensor:
+    """Return the intersection over union of spans and gold entities, in words: [B, D, K, N].
 
     spans: [B, D, K, 2], gold: [B, N, 2], both inclusive; present: [B, N] false for padding.
     """
@@ -42,9 +42,10 @@ def overlap(spans: Tensor, gold: Tensor, present: Tensor | None = None) -> Tenso
 
 
 def slots_per_entity(entities: int, spans: int, matches: int) -> np.ndarray:
-    """How many noisy spans each of the entities is matched to: `matches`, or what fits into K.
+    """Return how many noisy spans each entity is matched to: `matches`, or as many as fit into K.
 
-    matches = 0 shares out all K. With more entities than spans, each may take one and K do.
+    matches = 0 distributes all K. With more entities than spans, K entities are matched to one
+    each.
     """
     if entities >= spans:
         return np.ones(entities, dtype=np.int64)
@@ -55,19 +56,19 @@ def slots_per_entity(entities: int, spans: int, matches: int) -> np.ndarray:
 
 
 def matched_count(entities: int, spans: int, matches: int) -> int:
-    """Noisy spans that are matched in a sentence: known before anything is predicted."""
+    """Return how many noisy spans of a sentence will be matched."""
     return min(spans, int(slots_per_entity(entities, spans, matches).sum())) if entities else 0
 
 
 def match(cost: np.ndarray, counts: np.ndarray, matches: int) -> np.ndarray:
-    """Exact assignment of least cost. cost: [B, D, K, N]; counts: [B] gold entities.
+    """Return the optimal assignment. cost: [B, D, K, N]; counts: [B] gold entities.
 
-    Returns [B, D, K]: the index of the gold entity of each span, -1 for no-entity. An entity that
-    takes several spans stands in the assignment problem several times.
+    The result [B, D, K] is the index of the gold entity of each span, -1 for no-entity. An entity
+    that takes several spans is several columns of the assignment problem.
     """
     batch, draws, spans, _ = cost.shape
     assigned = np.full((batch, draws, spans), -1, dtype=np.int64)
-    lone = counts == 1  # which are many: a single entity takes the cheapest spans
+    lone = counts == 1  # the common case: a single entity takes the cheapest spans
     taken = int(slots_per_entity(1, spans, matches)[0])
     cheapest = cost[lone, :, :, 0].argsort(-1, kind="stable")[..., :taken]
     of_lone = assigned[lone]
@@ -84,6 +85,6 @@ def match(cost: np.ndarray, counts: np.ndarray, matches: int) -> np.ndarray:
 
 
 def finite(cost: np.ndarray, counts: np.ndarray) -> bool:
-    """False when a prediction is no longer a number: no assignment exists then."""
+    """Return whether all costs are finite; no assignment exists otherwise."""
     present = np.arange(cost.shape[-1]) < counts[:, None]
     return bool(np.isfinite(np.where(present[:, None, None], cost, 0.0)).all())

@@ -32,7 +32,10 @@ def f1_of(
 ) -> float:
     """Micro F1 where an entity needs the least total of its type, [C]; found: unresolved."""
     limits = least.tolist()
-    passing = [[one for one in several if one.total >= limits[one.kind]] for several in found]
+    passing = [
+        [one for one in several if one.summed_probability >= limits[one.type_id]]
+        for several in found
+    ]
     entities = [resolve_overlaps(several, overlap) for several in passing]
     _, right, _ = outcomes(sentences, entities, labels)
     return float(_f1(sentences, np.ones_like(right), right))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn, cast
+from typing import TYPE_CHECKING, NoReturn, cast
 
 import numpy as np
 import torch
@@ -25,26 +25,26 @@ from diffusionner.diffusion import mix_keys
 from diffusionner.errors import CheckpointError, TrainingDiverged, WriteError
 from diffusionner.evaluation import Report, score_sentences
 from diffusionner.files import write_bytes
-from diffusionner.inference.calibration import ScoreRule, fit, load_calibration
-from diffusionner.inference.decoding import DecodedEntity, resolve_overlaps, to_spans
-from diffusionner.inference.predictor import Task, predict
-from diffusionner.inference.torch_engine import TorchEngine
+from diffusionner.inference.calibration import fit_calibration
+from diffusionner.inference.decoding import DecodedEntity, ScoreRule, resolve_overlaps, to_spans
+from diffusionner.inference.stream import PredictionTask, predict
+from diffusionner.inference.torch_engine import engine_in_training
 from diffusionner.methods import network_class, objective_class
 from diffusionner.model.base import Network
-from diffusionner.model.pretrained import (
+from diffusionner.model.tensors import batch_to_device
+from diffusionner.settings import InferenceSettings, Settings
+from diffusionner.storage import checkpoint
+from diffusionner.storage.calibration import load_calibration
+from diffusionner.storage.config import STATE_FILE, TEST_SCORES, is_model, read_config
+from diffusionner.storage.encoders import (
+    encoder_location,
     load_encoder,
     load_tokenizer,
     model_weights,
     position_limit,
-    resolve,
 )
-from diffusionner.model.tensors import to_tensors
-from diffusionner.settings import InferenceSettings, Settings
-from diffusionner.storage import checkpoint
-from diffusionner.storage.config import STATE_FILE, TEST_SCORES, is_model, read_config
 from diffusionner.training.base import NotFinite
 from diffusionner.training.data import RunData, load_data
-from diffusionner.training.graphs import BUCKETS, GraphedStep, GraphedUpdate
 from diffusionner.training.masking import SubwordMasking
 from diffusionner.training.optimisation import (
     Phases,
@@ -56,6 +56,9 @@ from diffusionner.training.optimisation import (
 from diffusionner.training.reporter import Reporter
 from diffusionner.training.selection import best_phi, f1_of
 from diffusionner.training.state import Progress, load_state, save_state
+
+if TYPE_CHECKING:
+    from diffusionner.training.graphs import GraphedStep
 
 LOG_EVERY = 20  # updates
 
@@ -100,7 +103,7 @@ class Trainer:
             raise CheckpointError(f"nothing to resume: {self.state_path} does not exist")
         self.data = data or load_data(settings.data)
         method = network_class(settings.method)
-        self.settings = settings = method.settle(settings, self.data.train)
+        self.settings = settings = method.resolve_settings(settings, self.data.train)
         self.accelerator = _accelerator(settings.training.precision)
         self.device = self.accelerator.device
         # cuDNN's attention is planned anew for every shape, which costs more than it saves here.
@@ -109,10 +112,10 @@ class Trainer:
         torch.manual_seed(settings.training.seed)  # initial weights
         transformer = load_encoder(settings.encoder.name)
         self.tokenizer = load_tokenizer(
-            resolve(settings.encoder.name), position_limit(transformer.config)
+            encoder_location(settings.encoder.name), position_limit(transformer.config)
         )
         self.network = method(transformer, self.data.labels, settings)
-        self._warm_start(Path(resolve(settings.encoder.name)))
+        self._warm_start(Path(encoder_location(settings.encoder.name)))
         self.network.to(self.device)
         self.corpus = EncodedCorpus(
             self.data.train, self.tokenizer, settings.encoder, self.data.labels
@@ -243,6 +246,8 @@ class Trainer:
     def _record_largest(self) -> None:
         """Recordings share memory: what the largest takes is enough for all that follow."""
         size = self.settings.training.batch_size
+        from diffusionner.training.graphs import GraphedStep, GraphedUpdate  # CUDA only
+
         self.graphed = GraphedStep(self.objective, size)
         self.update_weights = GraphedUpdate(self._update_weights)
         (micro,) = self._prepare(self.corpus.widest(size), 0)
@@ -262,7 +267,7 @@ class Trainer:
             # A process left without a sentence (small last batch) takes part at no weight.
             weight = 1.0 if len(mine) else 0.0
             mine = mine if len(mine) else chosen[:1]
-            batch = self.corpus.batch(mine, *(BUCKETS if self.graphed else ()))
+            batch = self.corpus.batch(mine, self.graphed.multiples if self.graphed else (1,) * 5)
             keys = mix_keys(mine, training.seed, epoch)
             if self.masking is not None:
                 batch.subwords = self.masking.apply(batch.subwords, keys)
@@ -297,9 +302,9 @@ class Trainer:
     def _gradients(self, model: torch.nn.Module, micro: MicroBatch, last: bool) -> torch.Tensor:
         """Add to the gradients; returns the loss, still on the device."""
         with _no_sync(model, last), self.accelerator.autocast():
-            if self.graphed is not None and self.graphed.fits(micro.batch):
+            if self.graphed is not None and self.graphed.can_replay(micro.batch):
                 return self.graphed(micro.batch, micro.inputs, micro.denominator)
-            loss = model(to_tensors(micro.batch, self.device), micro.inputs, micro.denominator)
+            loss = model(batch_to_device(micro.batch, self.device), micro.inputs, micro.denominator)
             # The host has just waited for the matching, so the previous loss is at hand.
             if not torch.isfinite(self.last_loss):
                 raise NotFinite
@@ -359,16 +364,16 @@ class Trainer:
             labels = self.data.labels
             if training.tune_threshold:
                 inference = replace(inference, threshold=None, phi=0.0)
-            judge, overlap = ScoreRule(inference, labels, None), inference.overlap
+            rule, overlap = ScoreRule(inference, labels, None), inference.overlap
             everything = replace(inference, overlap="all")
-            found = self._predict(network, self.dev, self.data.dev, everything, judge)
+            found = self._predict(network, self.dev, self.data.dev, everything, rule)
             resolved = [resolve_overlaps(one, overlap) for one in found]
             if training.tune_threshold:
                 phi, f1 = best_phi(self.data.dev, resolved, labels)
-                calibration = fit(self.data.dev, resolved, labels)
+                calibration = fit_calibration(self.data.dev, resolved, labels)
                 inference = replace(inference, phi=None if calibration else phi)
                 if calibration:
-                    least = ScoreRule(inference, labels, calibration).least
+                    least = ScoreRule(inference, labels, calibration).min_sums
                     f1 = f1_of(self.data.dev, found, labels, least, overlap)
                 record = {"f1": f1, "phi": phi}
             else:
@@ -391,13 +396,13 @@ class Trainer:
         corpus: EncodedCorpus,
         sentences: list[Sentence],
         inference: InferenceSettings,
-        judge: ScoreRule,
+        rule: ScoreRule,
     ) -> list[list[DecodedEntity]]:
         """Predictions for all sentences, the work shared among the processes."""
         processes, rank = self.accelerator.num_processes, self.accelerator.process_index
         mine = range(rank, len(sentences), processes)
-        task = Task(corpus, mine)
-        found = predict(TorchEngine(network), task, inference, judge)
+        task = PredictionTask(corpus, mine)
+        found = predict(engine_in_training(network), task, inference, rule)
         if processes == 1:
             return found
         merged = dict(gather_object(list(zip(mine, found, strict=True))))
@@ -435,8 +440,8 @@ class Trainer:
             checkpoint.load_weights(self.network, self.output / "model.safetensors")
             corpus = EncodedCorpus(self.data.test, self.tokenizer, self.settings.encoder)
             kept = Settings.from_dict(read_config(self.output)["settings"]).inference
-            judge = ScoreRule(kept, self.data.labels, load_calibration(self.output))
-            found = self._predict(self.network, corpus, self.data.test, kept, judge)
+            rule = ScoreRule(kept, self.data.labels, load_calibration(self.output))
+            found = self._predict(self.network, corpus, self.data.test, kept, rule)
             report = _score(self.data.test, found, self.data.labels)
             if self.accelerator.is_main_process:
                 data = fingerprint(self.data.test).to_dict()

@@ -148,10 +148,10 @@ def load_local_tokenizer(name: str) -> SubwordTokenizer | None:
     from transformers import AutoConfig
 
     from diffusionner.errors import DiffusionNERError
-    from diffusionner.model.pretrained import load_tokenizer, position_limit, resolve
+    from diffusionner.storage.encoders import encoder_location, load_tokenizer, position_limit
 
     try:
-        path = resolve(name)
+        path = encoder_location(name)
         config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         return load_tokenizer(path, position_limit(config), offline=True)
     except (DiffusionNERError, OSError, ValueError):

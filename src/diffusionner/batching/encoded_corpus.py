@@ -1,0 +1,326 @@
+"""A tokenised corpus, cut into windows, from which batches are gathered.
+
+A corpus is tokenised once into flat arrays. A *window* is one input of the encoder: a sentence (or,
+if it is too long for the encoder, an overlapping part of one) with its neighbouring sentences as
+context. Sentences of a document are adjacent in the flat arrays, so a window is a slice of them,
+and a batch is gathered by index arithmetic.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from diffusionner.batching.padding import cheapest_cuts
+from diffusionner.batching.subwords import CHARACTERS_PER_WORD, NO_WORD, SubwordTokenizer
+from diffusionner.corpus import Sentence, is_annotated
+from diffusionner.settings import EncoderSettings
+
+Integers = TypeVar("Integers", int, np.ndarray)
+Array = TypeVar("Array")  # numpy's on the host, the backend's own on a device
+# Arrays of a batch that a device needs; the encoder reads the first six.
+DEVICE_ARRAYS = (
+    "subwords", "attention", "word_of", "first", "lengths", "characters", "gold", "gold_types",
+    "annotated_types",
+)  # fmt: skip
+
+
+@dataclass
+class Batch(Generic[Array]):
+    """B windows of at most L subwords and M words, with at most N gold entities.
+
+    P consecutive subwords of the L belong to the M words; the others are context.
+    """
+
+    subwords: Array  # [B, L] ids
+    attention: Array  # [B, L] 1 for real subwords
+    word_of: Array  # [B, P] word of each of the P subwords; M for padding
+    first: Array  # [B, M] position of a word's first subword
+    lengths: Array  # [B] words
+    characters: Array  # [B, M, C] character codes of the words
+    gold: Array  # [B, N, 2] left and right word, inclusive
+    gold_types: Array  # [B, N], -1 for padding
+    annotated_types: Array  # [B, C] true for types that were annotated in the sentence
+    # Noise and matching are computed on the host, which always has these:
+    keys: np.ndarray  # [B] noise keys of the sentences
+    gold_counts: np.ndarray  # [B]
+
+    def map(self, convert: Callable[[Array], Any]) -> Batch[Any]:
+        """Convert all arrays that a device needs."""
+        return replace(self, **{name: convert(getattr(self, name)) for name in DEVICE_ARRAYS})
+
+
+@dataclass
+class Windows:
+    """Windows over a tokenised corpus; every array has one entry per window."""
+
+    sentence: np.ndarray  # index of the sentence
+    word_start: np.ndarray  # flat index of the first word
+    words: np.ndarray  # number of words
+    offset: np.ndarray  # words of the sentence before the window
+    owned_start: np.ndarray  # an entity belongs to the window that owns the word at its middle
+    owned_end: np.ndarray
+    subword_start: np.ndarray  # flat slice of subwords, context included
+    subword_end: np.ndarray
+
+
+class EncodedCorpus:
+    """Sentences as flat arrays, cut into windows, from which batches are gathered."""
+
+    def __init__(
+        self,
+        sentences: Sequence[Sentence],
+        tokenizer: SubwordTokenizer,
+        settings: EncoderSettings,
+        labels: Sequence[str] | None = None,
+    ) -> None:
+        """With labels, batches also carry the gold entities (training)."""
+        self.tokenizer = tokenizer
+        word_counts = np.array([len(s.words) for s in sentences], dtype=np.int64)
+        width = CHARACTERS_PER_WORD if settings.character_filters else 0
+        table = tokenizer.look_up([word for s in sentences for word in s.words], width)
+        self.word_ids, self.characters = table.word_ids, table.characters
+        self.character_count = table.character_count
+        subword_counts = table.subword_count[table.word_ids]
+        self.subword_offset = _offsets(subword_counts)  # [words + 1] first subword of each word
+        self.word_of_subword = np.repeat(np.arange(len(subword_counts)), subword_counts)
+        shift = table.subword_start[table.word_ids] - self.subword_offset[:-1]
+        self.subwords = table.subwords[
+            np.arange(len(self.word_of_subword)) + shift[self.word_of_subword]
+        ]
+        self.windows = _plan_windows(
+            [s.doc for s in sentences],
+            _offsets(word_counts),
+            self.subword_offset,
+            settings.context,
+            min(settings.max_subwords, tokenizer.limit) - tokenizer.special_count,
+        )
+        self.sentence_keys = np.array([_sentence_key(s.words) for s in sentences], dtype=np.int64)
+        self.gold = np.zeros((0, 2), dtype=np.int64)
+        self.gold_types = np.zeros(0, dtype=np.int64)
+        self.gold_offset = np.zeros(len(self.windows.sentence) + 1, dtype=np.int64)
+        self.annotated_types = np.ones((len(sentences), 0), dtype=bool)
+        if labels is not None:
+            self._place_gold(sentences, labels)
+
+    def __len__(self) -> int:
+        return len(self.windows.sentence)
+
+    def _place_gold(self, sentences: Sequence[Sentence], labels: Sequence[str]) -> None:
+        """Assign gold entities to windows, each to one that holds all of it."""
+        index = {label: i for i, label in enumerate(labels)}
+        spans: list[tuple[int, int]] = []
+        types: list[int] = []
+        counts = np.zeros(len(self), dtype=np.int64)
+        for window, number in enumerate(self.windows.sentence):
+            offset = self.windows.offset[window]
+            words = self.windows.words[window]
+            for start, end, label in sentences[number].entities:
+                if start >= offset and end <= offset + words:
+                    spans.append((start - offset, end - 1 - offset))
+                    types.append(index[label])
+                    counts[window] += 1
+        self.gold = np.array(spans, dtype=np.int64).reshape(-1, 2)
+        self.gold_types = np.array(types, dtype=np.int64)
+        self.gold_offset = _offsets(counts)
+        annotated = [[is_annotated(s, label) for label in labels] for s in sentences]
+        self.annotated_types = np.array(annotated, dtype=bool)
+
+    def batch(
+        self, chosen: np.ndarray, multiples: Sequence[int] = (1, 1, 1, 1, 1)
+    ) -> Batch[np.ndarray]:
+        """Gather the chosen windows into arrays; L, M, N, C and P are padded to these multiples."""
+        w = self.windows
+        prefix, suffix = self.tokenizer.prefix, self.tokenizer.suffix
+        starts, ends = w.subword_start[chosen], w.subword_end[chosen]
+        sizes = ends - starts
+        longest = int(sizes.max()) + self.tokenizer.special_count
+        length = min(round_up(longest, multiples[0]), max(longest, self.tokenizer.limit))
+        words = w.words[chosen]
+        most = round_up(int(words.max()), multiples[1])
+
+        columns = np.arange(length) - len(prefix)
+        inside = (columns >= 0) & (columns < sizes[:, None])
+        flat = np.where(inside, starts[:, None] + columns, 0)
+        subwords = np.where(inside, self.subwords[flat], self.tokenizer.pad)
+        subwords[:, : len(prefix)] = prefix
+        for i, token in enumerate(suffix):
+            subwords[np.arange(len(chosen)), len(prefix) + sizes + i] = token
+        attention = np.arange(length) < (sizes + len(prefix) + len(suffix))[:, None]
+
+        word_start = w.word_start[chosen]
+        own_start = self.subword_offset[word_start]
+        # Only the head of a word that is too long for a window is there.
+        own_sizes = np.minimum(self.subword_offset[word_start + words], ends) - own_start
+        columns = np.arange(min(round_up(int(own_sizes.max()), multiples[4]), length))
+        own = columns < own_sizes[:, None]
+        local = self.word_of_subword[np.where(own, own_start[:, None] + columns, 0)]
+        word_of = np.where(own, local - word_start[:, None], most)
+
+        position = np.arange(most)
+        real = position < words[:, None]
+        flat_words = np.where(real, word_start[:, None] + position, 0)
+        first = np.where(real, self.subword_offset[flat_words] - starts[:, None] + len(prefix), 0)
+        word_ids = np.where(real, self.word_ids[flat_words], NO_WORD)
+        characters = self.characters.take(word_ids, axis=0)
+        width = max(1, int(self.character_count[word_ids].max()))  # of the longest word
+        characters = characters[..., : round_up(width, multiples[3])]
+
+        gold_start = self.gold_offset[chosen]
+        counts = self.gold_offset[chosen + 1] - gold_start
+        slots = np.arange(round_up(max(1, int(counts.max())), multiples[2]))
+        known = slots < counts[:, None]
+        flat_gold = np.where(known, gold_start[:, None] + slots, 0)
+        if len(self.gold):
+            gold = np.where(known[..., None], self.gold[flat_gold], 0)
+            gold_types = np.where(known, self.gold_types[flat_gold], -1)
+        else:
+            gold = np.zeros((*known.shape, 2), dtype=np.int64)
+            gold_types = np.full(known.shape, -1)
+        return Batch(
+            subwords=subwords.astype(np.int64),
+            attention=attention.astype(np.int64),
+            word_of=word_of,
+            first=first,
+            lengths=words,
+            characters=characters.astype(np.int64),
+            gold=gold,
+            gold_types=gold_types,
+            annotated_types=self.annotated_types[w.sentence[chosen]],
+            keys=self.sentence_keys[w.sentence[chosen]] + w.offset[chosen],
+            gold_counts=counts,
+        )
+
+    def widest(self, size: int) -> np.ndarray:
+        """Return windows whose batch is as large as any, in subwords, words and words' subwords."""
+        w = self.windows
+        subwords = w.subword_end - w.subword_start
+        own = self.subword_offset[w.word_start + w.words] - self.subword_offset[w.word_start]
+        return np.resize([subwords.argmax(), w.words.argmax(), own.argmax()], size)
+
+    def sorted_batches(
+        self, size: int, sentences: Sequence[int], multiple: int = 1
+    ) -> list[np.ndarray]:
+        """Split the windows of the given sentences into batches of similar length, for inference.
+
+        A batch has at most as many subwords, padding included, as `size` windows of average length.
+        """
+        windows = np.flatnonzero(np.isin(self.windows.sentence, sentences))
+        if len(windows) <= 1:
+            return [windows] * len(windows)
+        sizes = (self.windows.subword_end - self.windows.subword_start)[windows]
+        sizes = round_up(sizes + self.tokenizer.special_count, multiple)
+        order = np.argsort(sizes, kind="stable")
+        cuts = cheapest_cuts(sizes[order], size * sizes.mean())
+        return np.split(windows[order], cuts[1:-1])
+
+    def shuffled_batches(self, size: int, seed: int, epoch: int) -> list[np.ndarray]:
+        """Return batches of similar length in random order, a pure function of seed and epoch.
+
+        Lengths are sorted only within random pools of 64 batches, so batches still vary.
+        """
+        random = np.random.default_rng((seed, epoch))
+        sizes = self.windows.subword_end - self.windows.subword_start
+        order = random.permutation(len(self))
+        batches = []
+        for start in range(0, len(order), size * 64):
+            pool = order[start : start + size * 64]
+            pool = pool[np.argsort(sizes[pool], kind="stable")]
+            batches += [pool[i : i + size] for i in range(0, len(pool), size)]
+        return [batches[i] for i in random.permutation(len(batches))]
+
+
+def round_up(number: Integers, multiple: int) -> Integers:
+    """Round up to a multiple."""
+    return -(-number // multiple) * multiple
+
+
+def _offsets(counts: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def _sentence_key(words: Sequence[str]) -> int:
+    digest = hashlib.blake2b("\x1f".join(words).encode("utf-8", "surrogatepass"), digest_size=8)
+    return int.from_bytes(digest.digest(), "little", signed=True) >> 1  # room to add an offset
+
+
+def _plan_windows(
+    docs: Sequence[str | None],
+    word_offset: np.ndarray,
+    subword_offset: np.ndarray,
+    context: int,
+    budget: int,
+) -> Windows:
+    """Plan the windows of every sentence, of at most `budget` subwords each, context included."""
+    number = np.arange(len(docs))
+    left, right = number, number
+    if context and len(docs):
+        same = np.array([a is not None and a == b for a, b in pairwise(docs)], dtype=bool)
+        cut = np.concatenate([[0], np.flatnonzero(~same) + 1, [len(docs)]])
+        runs = np.repeat(np.arange(len(cut) - 1), np.diff(cut))  # documents
+        left = np.maximum(number - context, cut[runs])
+        right = np.minimum(number + context, cut[runs + 1] - 1)
+
+    start, end = word_offset[:-1], word_offset[1:]
+    long = np.flatnonzero(subword_offset[end] - subword_offset[start] > budget)
+    parts = [np.stack([number, start, end, start, end])]
+    for sentence in long.tolist():
+        found = window_parts(subword_offset, int(start[sentence]), int(end[sentence]), budget)
+        parts.append(np.array([(sentence, *part) for part in found]).T)
+    parts[0] = np.delete(parts[0], long, axis=1)
+    table = np.concatenate(parts, axis=1)
+    sentence, first, last, owned_first, owned_last = table[:, table[0].argsort(kind="stable")]
+
+    core_start = subword_offset[first]
+    # A single word may have more subwords than fit: its head is read.
+    core_end = np.minimum(subword_offset[last], core_start + budget)
+    spare = budget - (core_end - core_start)
+    before = core_start - subword_offset[word_offset[left[sentence]]]
+    after = subword_offset[word_offset[right[sentence] + 1]] - core_end
+    # Both sides share the spare room; what one does not need goes to the other.
+    before_kept = np.minimum(before, np.maximum(spare // 2, spare - after))
+    after_kept = np.minimum(after, spare - before_kept)
+    begin = start[sentence]
+    return Windows(
+        sentence=sentence,
+        word_start=first,
+        words=last - first,
+        offset=first - begin,
+        owned_start=owned_first - begin,
+        owned_end=owned_last - begin,
+        subword_start=core_start - before_kept,
+        subword_end=core_end + after_kept,
+    )
+
+
+def window_parts(
+    subword_offset: np.ndarray, start: int, end: int, budget: int
+) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the words [first, last) of each window of a sentence and the part of them it owns.
+
+    There is one window if the sentence fits. Otherwise consecutive windows overlap by about half,
+    and each owns the words nearer to its middle than to its neighbours'. So an entity is read where
+    it has the most context on both sides.
+    """
+    if subword_offset[end] - subword_offset[start] <= budget:
+        yield start, end, start, end
+        return
+    cuts: list[tuple[int, int]] = []
+    first = start
+    while True:
+        last = int(np.searchsorted(subword_offset, subword_offset[first] + budget, "right")) - 1
+        last = min(max(last, first + 1), end)
+        cuts.append((first, last))
+        if last == end:
+            break
+        half = int(np.searchsorted(subword_offset, subword_offset[first] + budget // 2, "left"))
+        first = min(max(half, first + 1), last)
+    for i, (first, last) in enumerate(cuts):
+        owned_first = start if i == 0 else (first + cuts[i - 1][1]) // 2
+        owned_last = end if i == len(cuts) - 1 else (cuts[i + 1][0] + last) // 2
+        yield first, last, owned_first, owned_last

@@ -1,0 +1,54 @@
+"""Named types of the reverse process: the spans it starts from and the candidates it ends with.
+
+Shapes: B sentences, K spans each, S denoising steps. Arrays are numpy's on the host and torch's on
+a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Generic, TypeVar
+
+Array = TypeVar("Array")
+
+
+@dataclass
+class ReverseStart(Generic[Array]):
+    """Spans that the reverse process starts from.
+
+    Without `spans`, they are noise or the initializer's candidates, as the settings say.
+    """
+
+    slots: Array  # [B, K] true where a sentence has a span
+    spans: Array | None = None  # [B, K, 2] left and right word of spans that the caller gives
+    timestep: int | None = None  # timestep assigned to these
+
+
+@dataclass
+class Candidates(Generic[Array]):
+    """Spans that denoising steps predicted, with the probabilities they are scored by."""
+
+    left: Array  # [B, S, K] first word
+    right: Array  # [B, S, K] last word
+    type_id: Array  # [B, S, K] most likely type
+    summed_probability: Array  # [B, S, K] P^l + P^r + P^c, at most 3
+    type_probability: Array  # [B, S, K] P^c
+    is_entity: (
+        Array  # [B, S, K] false if no-entity is most likely, right < left or the slot is empty
+    )
+    slots: Array  # [B, S, K] true where the sentence has a span
+    noisy: Array  # [B, S, K, 2] left and right word of the spans that the step saw
+
+    def map(self, function: Callable[[Array], Any]) -> Candidates[Any]:
+        """Apply a function to every array."""
+        return Candidates(*(function(getattr(self, f.name)) for f in fields(self)))
+
+    @staticmethod
+    def combine(
+        parts: Sequence[Candidates[Array]], function: Callable[[list[Array]], Array]
+    ) -> Candidates[Array]:
+        """Stack or concatenate the arrays of several candidates, field by field."""
+        return Candidates(
+            *(function([getattr(p, f.name) for p in parts]) for f in fields(parts[0]))
+        )

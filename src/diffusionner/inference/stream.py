@@ -1,0 +1,320 @@
+"""Inputs to entities as a stream: read and split a little at a time, predict in batches.
+
+Inputs are read in chunks. A chunk becomes an `EncodedCorpus`, whose sentences are sorted by length
+into batches. While a device runs one batch, the host reads the next inputs.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from diffusionner.batching import EncodedCorpus
+from diffusionner.batching.subwords import SubwordTokenizer
+from diffusionner.corpus import Entities, Entity, Sentence
+from diffusionner.diffusion import AUTO, ReverseStart, span_slots
+from diffusionner.inference.decoding import (
+    DecodedEntity,
+    EntityColumns,
+    ScoreRule,
+    entities_by_sentence,
+    merge_candidates,
+)
+from diffusionner.inference.engine import Engine, Pending
+from diffusionner.settings import EncoderSettings, InferenceSettings
+from diffusionner.text import TextSentence, split_sentences
+
+Spans = Sequence[Sequence[tuple[int, int]]]
+# Batch sizes for "auto". Launching a batch on a GPU takes as long for few sentences as for many.
+CPU_BATCH, GPU_BATCH = 32, 256
+BUFFERED_BATCHES = 32  # sentences are sorted by length within this many batches
+# A device starts on the first batch, then each chunk is this many times larger, up to the maximum.
+# A device takes three times as long as reading the same text, so it need not wait.
+CHUNK_GROWTH = 2
+
+
+def batch_size(engine: Engine, settings: InferenceSettings) -> int:
+    """Return the number of sentences of a batch."""
+    if settings.batch_size == AUTO:
+        return GPU_BATCH if engine.prefetch else CPU_BATCH
+    return int(settings.batch_size)
+
+
+@dataclass
+class PredictionTask:
+    """Sentences of a corpus to predict."""
+
+    corpus: EncodedCorpus
+    sentences: Sequence[int]
+    # For every sentence of the corpus, spans (start, end exclusive) that the reverse process starts
+    # from, and their timestep.
+    start_spans: Spans | None = None
+    timestep: int | None = None
+    decoded: list[EntityColumns] = field(default_factory=list)  # of the batches that are done
+    remaining: int = 0  # batches that are not
+
+    def launch(self, engine: Engine, chosen: np.ndarray, settings: InferenceSettings) -> Pending:
+        """Start a batch of windows."""
+        batch = self.corpus.batch(chosen, (engine.subword_multiple, 1, 1, 1, 1))
+        if self.start_spans is None:
+            start = ReverseStart(span_slots(batch.lengths, settings.spans, settings.start))
+        else:
+            start = _start_from_spans(self.start_spans, self.corpus, chosen, self.timestep)
+        return engine.launch(batch, start, settings)
+
+
+def predict(
+    engine: Engine,
+    task: PredictionTask,
+    settings: InferenceSettings,
+    rule: ScoreRule,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[list[DecodedEntity]]:
+    """Return the entities of each sentence. progress is called with windows done and in total."""
+    windows = int(np.isin(task.corpus.windows.sentence, list(task.sentences)).sum())
+    done = 0
+
+    def count(more: int) -> None:
+        nonlocal done
+        done += more
+        progress(done, windows)
+
+    (entities,) = predict_each(engine, [task], settings, rule, on_done=count)
+    return entities
+
+
+def predict_each(
+    engine: Engine,
+    tasks: Iterable[PredictionTask],
+    settings: InferenceSettings,
+    rule: ScoreRule,
+    on_launch: Callable[[], None] = lambda: None,
+    on_done: Callable[[int], None] = lambda windows: None,
+) -> Iterator[list[list[DecodedEntity]]]:
+    """Yield what `predict` returns, for one task after the other.
+
+    A device gets the first batches of the next task before the host finishes the last one.
+    on_launch is called after a launch, while the device is busy and the host is not; on_done, with
+    the number of its windows, after each batch that is done.
+    """
+    size = batch_size(engine, settings)
+    running: deque[tuple[PredictionTask, np.ndarray, Pending]] = deque()
+    unfinished: deque[PredictionTask] = deque()
+
+    def finish(limit: int) -> Iterator[list[list[DecodedEntity]]]:
+        """Decode batches until at most `limit` are running; yield the tasks that are complete."""
+        while len(running) > limit:
+            task, chosen, candidates = running.popleft()
+            task.decoded.append(merge_candidates(candidates(), task.corpus.windows, chosen, rule))
+            task.remaining -= 1
+            on_done(len(chosen))
+        while unfinished and not unfinished[0].remaining:
+            task = unfinished.popleft()
+            yield entities_by_sentence(task.decoded, task.sentences, settings.overlap)
+
+    for task in tasks:
+        batches = task.corpus.sorted_batches(size, task.sentences, engine.subword_multiple)
+        task.remaining = len(batches)
+        unfinished.append(task)
+        for chosen in batches:
+            running.append((task, chosen, task.launch(engine, chosen, settings)))
+            if len(running) > 1 or chosen is batches[-1]:  # a lone batch may end before it returns
+                on_launch()
+            yield from finish(engine.prefetch)
+    yield from finish(0)
+
+
+def _start_from_spans(
+    given: Spans, corpus: EncodedCorpus, chosen: np.ndarray, timestep: int | None
+) -> ReverseStart[np.ndarray]:
+    """Place the caller's spans in the chosen windows."""
+    windows = corpus.windows
+    rows = []
+    for window in chosen:
+        offset, words = int(windows.offset[window]), int(windows.words[window])
+        spans = given[int(windows.sentence[window])]
+        rows.append(
+            [(s - offset, e - 1 - offset) for s, e in spans if s < offset + words and e > offset]
+        )
+    most = max(1, max(len(row) for row in rows))
+    placed = np.zeros((len(rows), most, 2), dtype=np.int64)
+    slots = np.zeros((len(rows), most), dtype=bool)
+    for i, row in enumerate(rows):
+        if row:
+            placed[i, : len(row)] = row
+            slots[i, : len(row)] = True
+    lengths = windows.words[chosen][:, None, None]
+    return ReverseStart(slots, np.clip(placed, 0, lengths - 1), timestep)
+
+
+class Item:
+    """One input, a text or a list of words, with its sentences."""
+
+    def __init__(self, content: str | Sequence[str], doc: str | None, number: int) -> None:
+        self.content = content
+        self.parts: list[TextSentence] = []
+        if isinstance(content, str):
+            self.parts = split_sentences(content)
+            # The sentences of one text are each other's context.
+            doc = f"\0text {number}" if doc is None else doc
+            self.sentences = [Sentence(part.words, doc=doc) for part in self.parts]
+        else:
+            if not all(issubclass(kind, str) for kind in set(map(type, content))):
+                raise TypeError(f"the words of sentence {number} are not all strings")
+            self.sentences = [Sentence(list(content), doc=doc)] if content else []
+
+    def entities(self, decoded: Iterator[list[DecodedEntity]], labels: Sequence[str]) -> Entities:
+        """Return the entities in the offsets of the input; decoded: those of its sentences next."""
+        entities = Entities()
+        entities.text, entities.labels = self.content, labels
+        for number, sentence in enumerate(self.sentences):
+            if isinstance(self.content, str):
+                text, starts, ends = (
+                    self.content,
+                    self.parts[number].starts,
+                    self.parts[number].ends,
+                )
+                for left, right, type_id, _, score, votes in next(decoded):
+                    start, end = starts[left], ends[right]
+                    entities.append(
+                        Entity(start, end, labels[type_id], score, text[start:end], votes)
+                    )
+            else:
+                for left, right, type_id, _, score, votes in next(decoded):
+                    text = " ".join(sentence.words[left : right + 1])
+                    entities.append(Entity(left, right + 1, labels[type_id], score, text, votes))
+        return entities
+
+
+def predict_stream(
+    engine: Engine, reader: ChunkReader, settings: InferenceSettings, rule: ScoreRule
+) -> Iterator[Entities]:
+    """Yield the entities of each item; read and tokenise the next while a device runs the last."""
+    coming: list[Chunk] = []
+    running: deque[Chunk] = deque()
+
+    def read_ahead() -> None:
+        if not coming and reader.read_more():
+            coming.extend(filter(None, [reader.next_chunk()]))
+
+    def tasks() -> Iterator[PredictionTask]:
+        while (chunk := coming.pop() if coming else reader.next_chunk()) is not None:
+            running.append(chunk)
+            yield PredictionTask(chunk.corpus, chunk.sentences)
+
+    results = predict_each(engine, tasks(), settings, rule, on_launch=read_ahead)
+    while True:
+        with paused_collector():
+            decoded = next(results, None)
+            if decoded is None:
+                break
+            sentences = iter(decoded)
+            done = [item.entities(sentences, engine.labels) for item in running.popleft().items]
+        yield from done
+
+
+@dataclass
+class Chunk:
+    """Items that are predicted together, with the sentences around them as context."""
+
+    items: list[Item]
+    corpus: EncodedCorpus
+    sentences: range  # those of the items, among the sentences of the corpus
+
+
+class ChunkReader:
+    """Reads the input and splits it into chunks, a little at a time."""
+
+    def __init__(
+        self,
+        items: Iterable[tuple[str | Sequence[str], str | None]],
+        batch_size: int,
+        subwords: SubwordTokenizer,
+        settings: EncoderSettings,
+    ) -> None:
+        self.items = iter(items)
+        self.subwords = subwords
+        self.settings = settings
+        self.batch_size = batch_size
+        self.context = settings.context
+        self.chunk_size = batch_size  # in sentences; grows
+        self.max_chunk_size = batch_size * BUFFERED_BATCHES
+        self.items_read = 0
+        self.waiting: list[Item] = []
+        self.waiting_sentences = 0
+        self.before: list[Sentence] = []  # the last sentences of the previous chunk
+        self.ended = False
+
+    def read_more(self, sentences: int | None = None) -> bool:
+        """Read about that many sentences; return whether there are enough for a chunk.
+
+        The default is the size of a batch: with more at a time, a device waits for the next launch.
+        """
+        limit = min(self.chunk_size, self.waiting_sentences + (sentences or self.batch_size))
+        while self.waiting_sentences < limit and not self.ended:
+            given = next(self.items, None)
+            if given is None:
+                self.ended = True
+                break
+            self.waiting.append(Item(*given, self.items_read))
+            self.items_read += 1
+            self.waiting_sentences += len(self.waiting[-1].sentences)
+        return self.ended or self.waiting_sentences >= self.chunk_size
+
+    def next_chunk(self) -> Chunk | None:
+        """Return the next chunk, reading what it still needs; None at the end."""
+        self.read_more(self.chunk_size)
+        while True:
+            # The last items must wait until their right context is known.
+            ready, after = len(self.waiting), 0
+            while ready and after < self.context and not self.ended:
+                ready -= 1
+                after += len(self.waiting[ready].sentences)
+            if ready:
+                break
+            if self.ended:
+                return None
+            self.chunk_size = self.waiting_sentences + 1
+            self.read_more()
+        # Small chunks first, so that a device starts early.
+        self.chunk_size = min(CHUNK_GROWTH * self.chunk_size, self.max_chunk_size)
+        items, self.waiting = self.waiting[:ready], self.waiting[ready:]
+        inside = [sentence for item in items for sentence in item.sentences]
+        behind = [sentence for item in self.waiting for sentence in item.sentences]
+        self.waiting_sentences = len(behind)
+        corpus = EncodedCorpus(self.before + inside + behind, self.subwords, self.settings)
+        sentences = range(len(self.before), len(self.before) + len(inside))
+        self.before = (self.before + inside)[-self.context :] if self.context else []
+        return Chunk(items, corpus, sentences)
+
+
+def separate_documents(texts: Iterable[str]) -> Iterator[tuple[str, None]]:
+    """Make each text a document of its own."""
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise TypeError(
+                f"text {number} is a {type(text).__name__}, not a string; use predict_tokens for "
+                "lists of words"
+            )
+        yield text, None
+
+
+@contextmanager
+def paused_collector() -> Iterator[None]:
+    """Pause Python's cyclic garbage collector, which took half of the host's time.
+
+    It visits every object of the process, hundreds of thousands with torch, whenever some thousand
+    were created. Nothing created here has cycles.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

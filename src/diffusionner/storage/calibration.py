@@ -1,0 +1,76 @@
+"""The calibration stored with a model: from summed probabilities to scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diffusionner.errors import CheckpointError
+from diffusionner.storage.config import read_config
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A non-decreasing line through knots, and the threshold of each type that is best on dev."""
+
+    sums: tuple[float, ...]  # summed probabilities, increasing
+    probabilities: tuple[float, ...]  # non-decreasing
+    thresholds: Mapping[str, float]
+
+    def scores(self, sums: Sequence[float] | np.ndarray) -> np.ndarray:
+        """Return the probabilities that entities with these sums are right."""
+        return np.asarray(np.interp(sums, self.sums, self.probabilities))
+
+    def min_sum(self, score: float) -> float:
+        """Return the smallest sum with at least this score."""
+        if score <= self.probabilities[0]:
+            return 0.0
+        if score > self.probabilities[-1]:
+            return np.inf
+        after = int(np.searchsorted(self.probabilities, score))  # the first knot that reaches it
+        low, high = self.probabilities[after - 1], self.probabilities[after]
+        share = (score - low) / (high - low)
+        return float(self.sums[after - 1] + share * (self.sums[after] - self.sums[after - 1]))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "sums": list(self.sums),
+            "probabilities": list(self.probabilities),
+            "thresholds": dict(self.thresholds),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Any, labels: Sequence[str], origin: str) -> Calibration:
+        """Read and check what config.json holds."""
+        try:
+            sums = tuple(float(x) for x in values["sums"])
+            probabilities = tuple(float(x) for x in values["probabilities"])
+            thresholds = {str(k): float(v) for k, v in values["thresholds"].items()}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CheckpointError(
+                f"{origin}: 'calibration' needs lists of numbers 'sums' and 'probabilities' and "
+                "a table 'thresholds'; run `diffusionner calibrate` again"
+            ) from error
+        ascending = len(sums) == len(probabilities) > 0 and bool(
+            (np.diff(sums) > 0).all() and (np.diff(probabilities) >= 0).all()
+        )
+        within = all(0 <= p <= 1 for p in (*probabilities, *thresholds.values()))
+        if not (ascending and within and set(thresholds) == set(labels)):
+            raise CheckpointError(
+                f"{origin}: 'calibration' must be ascending, lie between 0 and 1, and have a "
+                "threshold for each label; run `diffusionner calibrate` again"
+            )
+        return cls(sums, probabilities, thresholds)
+
+
+def load_calibration(folder: Path) -> Calibration | None:
+    """Read the calibration of a model's folder, if it has one."""
+    config = read_config(folder)
+    values = config.get("calibration")
+    if values is None:
+        return None
+    return Calibration.from_dict(values, config["labels"], str(folder / "config.json"))

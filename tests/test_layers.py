@@ -1,0 +1,116 @@
+"""Packages import only what lies below them, and importing never goes round in a circle."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import diffusionner
+
+ROOT = Path(diffusionner.__file__).parent
+# From the bottom up. Names on one line do not import each other.
+LAYERS = (
+    ("errors",),
+    ("files", "methods"),
+    ("corpus", "text"),
+    ("settings",),
+    ("diffusion", "formats"),
+    ("batching",),
+    ("model",),
+    ("storage",),
+    ("inference",),
+    ("data",),
+    ("evaluation",),
+    ("training", "drawing", "export", "integrations", "annotation"),
+    ("service",),
+    ("cli",),
+)
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+# The user's object is a facade: these methods hand over to packages above it when they are called.
+FACADES = {
+    ("inference.pipeline", "training"),  # DiffusionNER.fine_tune
+    ("inference.pipeline", "integrations"),  # DiffusionNER.push_to_hub
+    ("corpus", "drawing"),  # Entities.to_html, Entities.to_svg
+}
+
+
+def modules() -> list[str]:
+    found = (path.relative_to(ROOT).with_suffix("") for path in ROOT.rglob("*.py"))
+    return sorted(".".join(path.parts) for path in found if path.name != "__main__")
+
+
+def tree_of(module: str) -> ast.Module:
+    return ast.parse((ROOT / Path(*module.split("."))).with_suffix(".py").read_text())
+
+
+def imported(nodes: Iterator[ast.AST]) -> Iterator[str]:
+    """Modules of the package that import statements name, without the package's own name."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative import"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            if name.startswith("diffusionner."):
+                yield name.removeprefix("diffusionner.")
+
+
+@pytest.mark.parametrize("module", [m for m in modules() if m != "__init__"])
+def test_layers(module: str) -> None:
+    own = module.partition(".")[0]
+    for name in imported(ast.walk(tree_of(module))):
+        package = name.partition(".")[0]
+        if package == own or package not in LEVEL or (module, package) in FACADES:
+            continue
+        assert LEVEL[package] < LEVEL[own], f"{module} imports {name}, which is not below it"
+
+
+def test_every_package_has_a_layer() -> None:
+    assert {module.partition(".")[0] for module in modules()} - {"__init__"} == set(LEVEL)
+
+
+def test_modules_do_not_import_each_other_in_a_circle() -> None:
+    """Imports inside of functions count too: none may be there to dodge a circle."""
+    known = set(modules())
+
+    def targets(module: str) -> set[str]:
+        found = set()
+        for name in imported(ast.walk(tree_of(module))):
+            parent = name.rpartition(".")[0]
+            for candidate in (name, f"{name}.__init__", parent, f"{parent}.__init__"):
+                if candidate in known:
+                    found.add(candidate)
+                    break
+        return {
+            target
+            for target in found - {module}
+            if (module, target.partition(".")[0]) not in FACADES
+        }
+
+    edges = {module: targets(module) for module in known - {"__init__"}}
+    done: set[str] = set()
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, " → ".join((*path[path.index(module) :], module))
+        if module not in done:
+            for target in sorted(edges.get(module, ())):
+                visit(target, (*path, module))
+            done.add(module)
+
+    for module in sorted(edges):
+        visit(module, ())
+
+
+def test_cuda_is_not_imported_for_a_cpu() -> None:
+    """Only functions import the GPU package, where a GPU is used."""
+    for module in modules():
+        if module.startswith("inference.gpu") or module == "training.graphs":
+            continue
+        top = (node for node in tree_of(module).body)
+        assert not any(name.startswith("inference.gpu") for name in imported(top)), module
