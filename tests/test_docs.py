@@ -16,11 +16,14 @@ from typer.main import get_command
 
 import benchmarks.cli
 import reproduce.cli
-from diffusionner import __version__, formats
+from diffusionner import DiffusionNER, __version__, formats
 from diffusionner.cli import app
 from diffusionner.settings import setting_names
 
 ROOT = Path(__file__).resolve().parents[1]
+pytestmark = pytest.mark.skipif(
+    not (ROOT / "models/en/pyproject.toml").exists(), reason="a source distribution has no models"
+)
 SITE = sorted((ROOT / "docs").rglob("*.md"))
 NOTES = sorted((ROOT / "notes").glob("*.md"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "examples/README.md", *SITE, *NOTES]
@@ -83,6 +86,20 @@ def test_commands_exist(path: Path):
 def test_python_compiles(path: Path):
     for block in blocks(path, "python"):
         compile(block, str(path), "exec")
+
+
+# Python of the other pages needs a network, a GPU, a cluster or minutes of training.
+RUNNABLE = "index predict long-texts data spacy presidio gliner".split()
+
+
+@pytest.mark.parametrize("path", [path for path in SITE if path.stem in RUNNABLE], ids=name)
+def test_python_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, provided):
+    provided("en")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "corpus.conll").write_text("Ada B-PER\nmet O\nCharles B-PER\n\n", encoding="utf-8")
+    names = {"ner": DiffusionNER.from_pretrained("en")}
+    for block in blocks(path, "python"):
+        exec(compile(block, path.name, "exec"), names)
 
 
 @pytest.mark.parametrize("path", [*PAGES, ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"], ids=name)

@@ -15,8 +15,10 @@ NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, provided) -> None:
     """Run in an empty folder beside the data, with a few sentences and one epoch."""
+    provided("en")
+    provided("bio")
     monkeypatch.setenv("EXAMPLE_SENTENCES", "8")
     monkeypatch.setenv("EXAMPLE_EPOCHS", "1")
     shutil.copytree(EXAMPLES / "data", tmp_path / "data")

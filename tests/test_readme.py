@@ -21,6 +21,9 @@ from diffusionner import formats
 from diffusionner.corpus import Sentence
 
 ROOT = Path(__file__).resolve().parents[1]
+pytestmark = pytest.mark.skipif(
+    not (ROOT / "models/en/pyproject.toml").exists(), reason="a source distribution has no models"
+)
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(bash|python)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
@@ -40,8 +43,10 @@ SENTENCES = [
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, provided) -> Path:
     """A working directory with the files that the README names."""
+    provided("en")
+    provided("bio")
     monkeypatch.chdir(tmp_path)
     for name in ("train", "dev", "test"):
         parts = [
