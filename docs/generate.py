@@ -67,8 +67,9 @@ def settings_page() -> str:
         "# Settings",
         "",
         "Every setting can stand in a YAML file, as `section.key=value` on the command line of "
-        "`diffusionner train`, and as a keyword argument of `train()`. The settings of a trained "
-        "model are stored in its `config.json`. `diffusionner settings` prints this list.",
+        "`diffusionner train`, and as an argument of `train()`: `epochs=5` for those of section "
+        '`training`, `inference={"overlap": "flat"}` for others. The settings of a trained model '
+        "are stored in its `config.json`. `diffusionner settings` prints this list.",
         "",
     ]
     described = settings.describe()

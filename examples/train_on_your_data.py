@@ -12,11 +12,11 @@ DATA = Path(__file__).parent / "data/genia"
 SENTENCES = int(os.environ.get("EXAMPLE_SENTENCES", "200"))  # of 640, to be done in minutes
 EPOCHS = int(os.environ.get("EXAMPLE_EPOCHS", "0"))  # 0: chosen from the amount of data
 
-formats.write("train.jsonl", formats.read(DATA / "train.jsonl")[:SENTENCES])
-formats.write("dev.jsonl", formats.read(DATA / "dev.jsonl")[:SENTENCES])
+sentences = formats.read(DATA / "train.jsonl")[:SENTENCES]
+dev = formats.read(DATA / "dev.jsonl")[:SENTENCES]
 
 settings = {"epochs": EPOCHS} if EPOCHS else {}
-ner = train("train.jsonl", dev="dev.jsonl", start="en", output="runs/genia", **settings)
+ner = train(sentences, dev=dev, start="en", output="runs/genia", **settings)
 
 print(ner("The IL-2 gene is expressed in human T cells."))
-print(evaluate(ner, "dev.jsonl"))
+print(evaluate(ner, dev))
