@@ -12,7 +12,7 @@ TYPES = 2
 def make_batch(
     lengths: list[int], gold: list[list[tuple[int, int, int]]], padding: int = 0
 ) -> Batch[np.ndarray]:
-    """A batch of (left, right, type) entities; nothing here looks at its subwords."""
+    """Return a batch of (left, right, type) entities with blank subwords."""
     most, entities = max(lengths), max(1, *(len(g) for g in gold)) + padding
     table = np.zeros((len(gold), entities, 3), dtype=np.int64)
     table[..., 2] = -1

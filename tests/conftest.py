@@ -1,4 +1,4 @@
-"""A tiny encoder with random weights: real transformers code, no download, milliseconds."""
+"""Fixtures: a tiny encoder with random weights, small settings and the command line."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from diffusionner.storage.registry import installed_models
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """All tests are of the CPU, whatever the machine has; `pytest -m gpu` runs those of a GPU."""
-    config.addinivalue_line("markers", "gpu: needs a GPU; run by `pytest -m gpu` alone")
+    """Hide the GPU from all tests; `pytest -m gpu` runs those that need one."""
+    config.addinivalue_line("markers", "gpu: needs a GPU; only run by `pytest -m gpu`")
     if config.getoption("markexpr") != "gpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
-    """The tensors here are so small that threads cost more than they save."""
+    """Use one thread: the tensors are so small that threads cost more than they save."""
     torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
 def provided() -> Callable[[str], Path]:
-    """Return the folder of an installed model by name; without it, skip the test."""
+    """Return the folder of an installed model by name, or skip the test."""
 
     def folder(name: str) -> Path:
         found = installed_models()
@@ -93,14 +93,14 @@ def encoder_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def nested_sentences() -> list[Sentence]:
-    """32 sentences of the LitBank excerpt, every one with entities, many nested."""
+    """32 sentences of the LitBank excerpt, all with entities, many of them nested."""
     chosen = [s for s in formats.read(EXCERPT) if len(s.entities) > 1]
     return [s for s in chosen if len(s.words) <= 25][:32]
 
 
 @pytest.fixture
 def tiny_settings(encoder_folder: Path, tmp_path: Path) -> Settings:
-    """A run of seconds on the excerpt: override what a test is about."""
+    """Settings of a run on the excerpt that takes seconds."""
     train = tmp_path / "train.jsonl"
     lines = EXCERPT.read_text(encoding="utf-8").splitlines()[:24]
     train.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -161,7 +161,7 @@ def cli(monkeypatch, capsys) -> Callable[..., Result]:
 
 @pytest.fixture
 def refused(monkeypatch, capsys) -> Callable[..., str]:
-    """Run `diffusionner ...`, which must end with status 2 and a short message: the message."""
+    """Run `diffusionner ...`, assert status 2 and a short message, and return the message."""
     monkeypatch.setenv("COLUMNS", "500")
 
     def run(*arguments: object, main: Callable[[], None] = main) -> str:
@@ -178,7 +178,7 @@ def refused(monkeypatch, capsys) -> Callable[..., str]:
 
 @pytest.fixture
 def config(tiny_settings: Settings, tmp_path: Path) -> Path:
-    """tiny_settings as the file of an experiment."""
+    """tiny_settings as a YAML file."""
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(tiny_settings.to_dict()))
     return path
@@ -186,7 +186,7 @@ def config(tiny_settings: Settings, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folder(tiny_settings: Settings, tmp_path: Path) -> Path:
-    """A model folder, untrained."""
+    """Folder of an untrained model."""
     torch.manual_seed(0)
     transformer = load_encoder(tiny_settings.encoder.name)
     network = DenoisingNetwork(transformer, ["LOC", "PER"], tiny_settings)
@@ -198,7 +198,7 @@ def folder(tiny_settings: Settings, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def make(tmp_path: Path):
-    """A function that writes a file and returns its path."""
+    """Function that writes a file and returns its path."""
 
     def write(name: str, content: str | bytes) -> Path:
         path = tmp_path / name

@@ -1,4 +1,4 @@
-"""Corpora that tests write, and what must happen when one is wrong."""
+"""Write corpora, and check that malformed ones are rejected."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXCERPT = Path(__file__).parent / "excerpt" / "litbank.jsonl"
 
 
 def put(folder: Path, files: Mapping[str, str | bytes]) -> Path:
-    """Write files into a folder, which is returned."""
+    """Write files into a folder and return it."""
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -23,7 +23,7 @@ def put(folder: Path, files: Mapping[str, str | bytes]) -> Path:
 
 
 def refuses(path: Path, format: str | None, place: str, message: str) -> None:
-    """Strict reading raises one error, checking collects it, and both say where it is."""
+    """Assert that strict reading raises an error, and that checking collects the same error."""
     with pytest.raises(DataError) as caught:
         read(path, format)
     assert str(caught.value).startswith(f"{place}: ")

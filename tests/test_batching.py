@@ -1,4 +1,4 @@
-"""Windows and batches, with the tiny tokenizer: one subword per letter."""
+"""Windows and batches, with the tiny tokenizer, which has one subword per letter."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ def everything(corpus: EncodedCorpus) -> Batch[np.ndarray]:
 
 
 def words_of(corpus: EncodedCorpus, batch: Batch[np.ndarray], row: int) -> list[str]:
-    """The words of a row, put together again from its subwords."""
+    """Return the words of a row, rebuilt from its subwords."""
     words = [""] * int(batch.lengths[row])
     for place, word in enumerate(batch.word_of[row].tolist(), start=int(batch.first[row, 0])):
         if word < len(words):
-            piece = int(batch.subwords[row, place])
-            words[word] += corpus.tokenizer.hf.convert_ids_to_tokens(piece).removeprefix("##")
+            subword = int(batch.subwords[row, place])
+            words[word] += corpus.tokenizer.hf.convert_ids_to_tokens(subword).removeprefix("##")
     return words
 
 
 def text_of(corpus: EncodedCorpus, batch: Batch[np.ndarray], row: int) -> str:
-    """All subwords that the encoder sees, context included."""
+    """Return all subwords that the encoder sees, context included."""
     shown = batch.subwords[row][batch.attention[row].astype(bool)].tolist()
     tokens = corpus.tokenizer.hf.convert_ids_to_tokens(shown)
     return "".join(f" {t}" if not t.startswith("##") else t[2:] for t in tokens).strip()
@@ -78,7 +78,7 @@ def test_batches_hold_words_and_special_tokens(tokenizer):
 
 @pytest.mark.parametrize("context", [0, 2])
 @pytest.mark.parametrize("limit", [24, 128])
-def test_every_word_is_where_it_should_be(tokenizer, nested_sentences, context, limit):
+def test_words_align_with_subwords(tokenizer, nested_sentences, context, limit):
     corpus = encode(tokenizer, nested_sentences, context=context, max_subwords=limit)
     batch = everything(corpus)
     for row in range(len(corpus)):
@@ -97,20 +97,20 @@ def test_every_word_is_where_it_should_be(tokenizer, nested_sentences, context, 
         assert (at < count).sum() == sum(map(len, own)), "padding belongs to no word"
 
 
-def test_the_length_is_rounded_up_but_not_beyond_the_limit(encoder_folder):
+def test_sizes_are_padded_to_multiples_within_the_limit(encoder_folder):
     tokenizer = load_tokenizer(encoder_folder, limit=22)
     corpus = encode(tokenizer, document("a " * 3, "a " * 20, doc=None))
     assert corpus.batch(np.array([0])).subwords.shape[1] == 5
-    assert corpus.batch(np.array([0]), subword_step=8).subwords.shape[1] == 8
-    assert corpus.batch(np.array([1]), subword_step=8).subwords.shape[1] == 22
+    assert corpus.batch(np.array([0]), (8, 1, 1, 1, 1)).subwords.shape[1] == 8
+    assert corpus.batch(np.array([1]), (8, 1, 1, 1, 1)).subwords.shape[1] == 22
     assert corpus.batch(np.array([1])).first.shape[1] == 20
-    assert corpus.batch(np.array([1]), word_step=16).first.shape[1] == 32
+    assert corpus.batch(np.array([1]), (1, 16, 1, 1, 1)).first.shape[1] == 32
     assert corpus.batch(np.array([0])).word_of.shape[1] == 3
-    assert corpus.batch(np.array([0]), own_step=4).word_of.shape[1] == 4
-    assert corpus.batch(np.array([1]), own_step=64).word_of.shape[1] == 22
+    assert corpus.batch(np.array([0]), (1, 1, 1, 1, 4)).word_of.shape[1] == 4
+    assert corpus.batch(np.array([1]), (1, 1, 1, 1, 64)).word_of.shape[1] == 22
 
 
-def test_context_has_no_place_among_the_words_subwords(tokenizer):
+def test_context_is_not_part_of_the_words(tokenizer):
     corpus = encode(tokenizer, document("ab c", "def", "gh " * 9), context=1)
     batch = corpus.batch(np.array([1]))
     assert batch.subwords.shape[1] == 2 + 3 + 3 + 18 and batch.word_of.tolist() == [[0, 0, 0]]
@@ -120,12 +120,12 @@ def test_context_has_no_place_among_the_words_subwords(tokenizer):
 # Context
 
 
-def test_context_is_the_neighbours_of_the_same_document(tokenizer):
+def test_context_comes_from_the_same_document(tokenizer):
     sentences = [
         *document("a1", "a2", "a3", "a4", doc="a"),
         *document("b1", "b2", doc="b"),
         *document("c1", "c2", doc=None),
-        *document("a5", doc="a"),  # not next to its document
+        *document("a5", doc="a"),  # not adjacent to its document
     ]
     for context, expected in {
         0: ["a1", "a2", "a3", "a4", "b1", "b2", "c1", "c2", "a5"],
@@ -137,7 +137,7 @@ def test_context_is_the_neighbours_of_the_same_document(tokenizer):
         shown = [text_of(corpus, batch, row) for row in range(9)]
         assert shown == [f"[CLS] {text} [SEP]" for text in expected]
         own = [" ".join(words_of(corpus, batch, row)) for row in range(9)]
-        assert own == [s.words[0] for s in sentences], "context adds no words of its own"
+        assert own == [s.words[0] for s in sentences], "context adds no words"
 
 
 @pytest.mark.parametrize("budget", [16, 20, 33, 50, 128])
@@ -149,14 +149,14 @@ def test_context_never_exceeds_the_budget(tokenizer, nested_sentences, budget, c
     sizes = batch.attention.sum(1)
     assert sizes.max() == budget
     if context == 50:
-        assert (sizes == budget).all(), "what can be filled is filled"
+        assert (sizes == budget).all(), "all the room is used"
 
 
 @pytest.mark.parametrize(
     ("before", "after", "shown"),
     [
         (20, 20, "a " * 5 + "b " * 4 + "c " * 5),
-        (2, 20, "a " * 2 + "b " * 4 + "c " * 8),  # what one side leaves goes to the other
+        (2, 20, "a " * 2 + "b " * 4 + "c " * 8),  # one side gets what the other does not need
         (20, 2, "a " * 8 + "b " * 4 + "c " * 2),
         (1, 1, "a b b b b c "),
     ],
@@ -198,29 +198,29 @@ def test_windows_cover_long_sentences(tokenizer, budget, context):
             owners[w.owned_start[i] : w.owned_end[i]] += 1
         assert (owners == 1).all()
         ends = w.offset[mine] + w.words[mine]
-        # Windows of hardly two long words may only touch; larger ones overlap by about half.
+        # Windows of barely two long words may only touch; larger ones overlap by about half.
         assert (w.offset[mine][1:] <= ends[:-1] - (budget >= 40)).all()
         assert (np.diff(w.offset[mine]) > 0).all() and (np.diff(ends) > 0).all()
         subwords = sum(len(word) for word in sentence.words)
         assert (len(mine) == 1) == (subwords + 2 <= budget)
 
 
-def test_windows_own_what_they_see_best(tokenizer):
+def test_owned_words_have_context_on_both_sides(tokenizer):
     corpus = encode(tokenizer, document("a " * 60, doc=None), max_subwords=22)
     w = corpus.windows
-    for i in range(1, len(w) - 1):
+    for i in range(1, len(corpus) - 1):
         before = w.owned_start[i] - w.offset[i]
         after = w.offset[i] + w.words[i] - w.owned_end[i]
-        assert min(before, after) >= 4, "every owned word has context on both sides"
+        assert min(before, after) >= 4
 
 
-def test_the_encoder_limits_windows_too(encoder_folder):
+def test_windows_fit_into_the_encoder(encoder_folder):
     tokenizer = load_tokenizer(encoder_folder, limit=30)
     corpus = encode(tokenizer, document("a " * 70, doc=None), max_subwords=128)
     assert everything(corpus).attention.sum(1).max() == 30
 
 
-def test_a_word_longer_than_a_window_still_fits(tokenizer):
+def test_a_word_longer_than_a_window_is_truncated(tokenizer):
     corpus = encode(tokenizer, document("b " + "." * 40 + " c", doc=None), max_subwords=16)
     batch = everything(corpus)
     assert batch.attention.sum(1).max() <= 16
@@ -229,7 +229,7 @@ def test_a_word_longer_than_a_window_still_fits(tokenizer):
             assert (batch.word_of[row] == word).any()
 
 
-def test_the_first_subword_of_a_word_longer_than_a_window(tokenizer):
+def test_first_subword_of_a_word_longer_than_a_window(tokenizer):
     corpus = encode(tokenizer, document("b " + "." * 40 + " c", doc=None), max_subwords=16)
     assert everything(corpus).first.min() >= 0
 
@@ -238,7 +238,7 @@ def test_the_first_subword_of_a_word_longer_than_a_window(tokenizer):
 
 
 @pytest.mark.parametrize("budget", [40, 64, 128])
-def test_gold_stands_in_every_window_that_holds_it(tokenizer, budget):
+def test_gold_is_in_every_window_that_holds_it(tokenizer, budget):
     sentences = long_sentences()
     corpus = encode(tokenizer, sentences, ["B", "A"], max_subwords=budget)
     batch = everything(corpus)
@@ -257,7 +257,8 @@ def test_gold_stands_in_every_window_that_holds_it(tokenizer, budget):
         assert batch.gold_types[row, :count].tolist() == [1] * count
         assert (batch.gold_types[row, count:] == -1).all(), "padding has no type"
         placed |= {(w.sentence[row], left + offset, right + offset) for left, right in gold}
-    # The windows' overlap, less the two words that its ends may cut, holds every entity as long.
+    # The overlap of windows, minus the two words that its ends may cut, holds every entity of
+    # that length.
     certain = {
         (i, start, end - 1)
         for i, one in enumerate(sentences)
@@ -278,12 +279,12 @@ def test_without_labels_there_is_no_gold(tokenizer, nested_sentences):
 
 @pytest.mark.parametrize("labels", [None, ["A"]])
 @pytest.mark.parametrize("filters", [0, 4])
-def test_batches_are_integers_of_the_host(tokenizer, labels, filters):
+def test_batches_are_numpy_integers(tokenizer, labels, filters):
     corpus = encode(tokenizer, long_sentences(), labels, character_filters=filters)
     batch = everything(corpus)
     for f in fields(Batch):
         value = getattr(batch, f.name)
-        # 32 bits hold all of them: they go to a device in one piece.
+        # All of them fit into 32 bits, so that they are copied to a device at once.
         kind = np.bool_ if f.name == "annotated_types" else np.int64
         assert isinstance(value, np.ndarray) and value.dtype == kind, f.name
         assert len(value) == len(corpus), f.name
@@ -293,8 +294,8 @@ def test_batches_are_integers_of_the_host(tokenizer, labels, filters):
     "module",
     ["batching", "diffusion", "settings", "inference.pipeline", "inference.onnx_engine", "cli"],
 )
-def test_the_host_needs_no_torch(module):
-    """Nor transformers: another backend may run where neither is installed."""
+def test_torch_and_transformers_are_not_imported(module):
+    """Another backend may run where neither is installed."""
     command = [sys.executable, "-c", f"import sys, diffusionner.{module}; print(*sys.modules)"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -305,15 +306,14 @@ def test_the_host_needs_no_torch(module):
 def test_sorted_batches_cover_the_chosen_sentences(tokenizer):
     corpus = encode(tokenizer, long_sentences(), max_subwords=24)
     for chosen in ([0, 1, 2, 3, 4], [3, 1], range(1, 5, 2)):
-        batches = list(corpus.sorted_batches(4, chosen))
+        batches = corpus.sorted_batches(4, chosen)
         windows = np.concatenate(batches)
-        lengths = corpus.windows.piece_end - corpus.windows.piece_start + 2
-        room = 4 * lengths[windows].mean()
-        assert max(len(batch) * lengths[batch].max() for batch in batches) <= room
+        lengths = corpus.windows.subword_end - corpus.windows.subword_start + 2
+        budget = 4 * lengths[windows].mean()
+        assert max(len(batch) * lengths[batch].max() for batch in batches) <= budget
         expected = np.flatnonzero(np.isin(corpus.windows.sentence, list(chosen)))
         assert np.array_equal(np.sort(windows), expected)
-        sizes = (corpus.windows.piece_end - corpus.windows.piece_start)[windows]
-        assert (np.diff(sizes) >= 0).all()
+        assert (np.diff(lengths[windows]) >= 0).all()
 
 
 @pytest.fixture(scope="module")
@@ -337,10 +337,10 @@ def test_shuffled_batches_are_a_function_of_seed_and_epoch(many):
     np.random.seed(0)
     assert flat(3, 1) == first
     assert flat(3, 2) != first and flat(4, 1) != first and flat(1, 3) != first
-    assert {tuple(b) for b in flat(3, 2)} != {tuple(b) for b in first}, "other batches, not order"
+    assert {tuple(b) for b in flat(3, 2)} != {tuple(b) for b in first}, "not just another order"
 
 
-def test_shuffled_batches_are_of_similar_length_in_random_order(many):
+def test_shuffled_batches_have_similar_lengths_in_random_order(many):
     sizes = many.windows.words
     batches = many.shuffled_batches(8, seed=0, epoch=0)
     spread = np.mean([np.ptp(sizes[batch]) for batch in batches])
@@ -362,7 +362,7 @@ def test_a_row_does_not_depend_on_its_batch(tokenizer, nested_sentences):
         words = int(alone.lengths[0])
         for f in fields(Batch):
             one, among = getattr(alone, f.name)[0], getattr(together, f.name)[row]
-            if f.name == "word_of":  # what belongs to no word has the number of words
+            if f.name == "word_of":  # padding has the number of words
                 one = np.where(one == words, -1, one)
                 among = np.where(among == together.first.shape[1], -1, among)
             cut = tuple(slice(0, n) for n in one.shape)
@@ -372,18 +372,18 @@ def test_a_row_does_not_depend_on_its_batch(tokenizer, nested_sentences):
             assert (padding <= 0).all(), "the rest is padding"
 
 
-def test_keys_tell_sentences_and_windows_apart(tokenizer):
+def test_keys_distinguish_sentences_and_windows(tokenizer):
     texts = ["a b", "a b", "ab", "a B", "a " * 50]
     corpus = encode(tokenizer, document(*texts, doc=None), max_subwords=24)
     keys = everything(corpus).keys.tolist()
-    assert keys[0] == keys[1], "the words alone make the key"
+    assert keys[0] == keys[1], "the key depends on the words alone"
     assert len(set(keys)) == len(keys) - 1
 
 
 # Characters
 
 
-def test_characters_tell_capitals_and_order_apart(tokenizer):
+def test_characters_distinguish_case_and_order(tokenizer):
     corpus = encode(
         tokenizer, document("US us Us su é\u0153 漢", doc=None),
         character_filters=4,
@@ -404,17 +404,17 @@ def test_both_ends_of_long_words_are_read(tokenizer):
     assert short == [ord(c) + 1 for c in "abc"] + [0] * 17
 
 
-@pytest.mark.parametrize(("step", "width"), [(1, 7), (4, 8), (32, 20)])
-def test_characters_are_as_wide_as_the_longest_word_of_the_batch(tokenizer, step, width):
+@pytest.mark.parametrize(("multiple", "width"), [(1, 7), (4, 8), (32, 20)])
+def test_characters_are_as_wide_as_the_longest_word_of_the_batch(tokenizer, multiple, width):
     corpus = encode(
         tokenizer, document("a abcdefg", "b" * 90, doc=None),
         character_filters=4,
     )  # fmt: skip
-    codes = corpus.batch(np.array([0]), character_step=step).characters
-    assert codes.shape == (1, 2, width), "rounded up, but to no more than is read of a word"
+    codes = corpus.batch(np.array([0]), (1, 1, 1, multiple, 1)).characters
+    assert codes.shape == (1, 2, width), "padded, but to no more than is read of a word"
     assert (codes != 0).sum(-1).tolist() == [[1, 7]]
-    assert corpus.batch(np.array([1, 0]), character_step=step).characters.shape == (2, 2, 20)
+    assert corpus.batch(np.array([1, 0]), (1, 1, 1, multiple, 1)).characters.shape == (2, 2, 20)
 
 
-def test_no_character_codes_unless_asked_for(tokenizer):
+def test_no_character_codes_without_character_filters(tokenizer):
     assert everything(encode(tokenizer, document("a b"))).characters.shape == (1, 2, 0)

@@ -1,4 +1,4 @@
-"""Words to subwords, and the lexicon that remembers them."""
+"""Words to subwords, and the cache of words seen before."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ def tokenizer(encoder_folder: Path) -> SubwordTokenizer:
     return load_tokenizer(encoder_folder, 512)
 
 
-def pieces(table: WordTable) -> list[list[int]]:
-    starts, counts = table.piece_start[table.kinds], table.piece_count[table.kinds]
-    return [table.pieces[s : s + n].tolist() for s, n in zip(starts, counts, strict=True)]
+def subwords_of(table: WordTable) -> list[list[int]]:
+    starts, counts = table.subword_start[table.word_ids], table.subword_count[table.word_ids]
+    return [table.subwords[s : s + n].tolist() for s, n in zip(starts, counts, strict=True)]
 
 
-def test_special_tokens_are_found(tokenizer):
+def test_special_tokens_are_detected(tokenizer):
     assert (tokenizer.prefix, tokenizer.suffix) == ([CLS], [SEP])
     assert (tokenizer.pad, tokenizer.unknown, tokenizer.special_count) == (PAD, UNKNOWN, 2)
 
 
-def test_pieces_line_up_with_words(tokenizer):
-    found = pieces(tokenizer.look_up(["Abc", "d", "e-f", "d"]))
+def test_subwords_align_with_words(tokenizer):
+    found = subwords_of(tokenizer.look_up(["Abc", "d", "e-f", "d"]))
     tokens = [tokenizer.hf.convert_ids_to_tokens(ids) for ids in found]
     assert tokens == [["a", "##b", "##c"], ["d"], ["e", "-", "f"], ["d"]]
 
 
 @pytest.mark.parametrize("word", ["\u200b", "\x00", "\u200b\u200d", "\ufffd", "漢"])
 def test_words_without_subwords_become_unknown(tokenizer, word):
-    found = pieces(tokenizer.look_up(["a", word, "bc", word, "d"]))
+    found = subwords_of(tokenizer.look_up(["a", word, "bc", word, "d"]))
     tokens = [tokenizer.hf.convert_ids_to_tokens(ids) for ids in found]
     assert tokens == [["a"], ["[UNK]"], ["b", "##c"], ["[UNK]"], ["d"]]
 
 
-def test_endless_words_are_cut(tokenizer):
+def test_very_long_words_are_truncated(tokenizer):
     # 100 letters are one token to WordPiece; punctuation is split into single characters.
-    assert [len(one) for one in pieces(tokenizer.look_up(["." * 500, "a"]))] == [48, 1]
+    assert [len(one) for one in subwords_of(tokenizer.look_up(["." * 500, "a"]))] == [48, 1]
 
 
 def trained(kind: str) -> Tokenizer:
-    """One tokenizer of each family, learned from a few words."""
+    """Return a tokenizer of the given family, trained on a few words."""
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     if kind == "wordpiece":
         backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))
@@ -76,21 +76,21 @@ def trained(kind: str) -> Tokenizer:
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bytes", "unigram", "unigram-first"])
-def test_a_word_alone_has_the_subwords_it_has_in_a_sentence(kind):
-    """What lets the lexicon keep words."""
+def test_the_subwords_of_a_word_do_not_depend_on_its_sentence(kind):
+    """The cache relies on this."""
     backend = trained(kind)
     tokenizer = SubwordTokenizer(backend, 512, [], [], pad=0, unknown=0)
     whole = backend.encode(TEXT, is_pretokenized=True, add_special_tokens=False)
     expected: list[list[int]] = [[] for _ in TEXT]
-    for piece, word in zip(whole.ids, whole.word_ids, strict=True):
-        expected[word].append(piece)
+    for subword, word in zip(whole.ids, whole.word_ids, strict=True):
+        expected[word].append(subword)
     assert sum(len(one) > 1 for one in expected) > 5
-    assert pieces(tokenizer.look_up(TEXT)) == [one or [0] for one in expected]
+    assert subwords_of(tokenizer.look_up(TEXT)) == [one or [0] for one in expected]
 
 
-def test_words_met_before_are_not_tokenised_again(tokenizer, monkeypatch):
-    lexicon = WordCache(tokenizer, 4)
-    before = lexicon.look_up(["ab", "c"])
+def test_known_words_are_not_tokenised_again(tokenizer, monkeypatch):
+    cache = WordCache(tokenizer, 4)
+    before = cache.look_up(["ab", "c"])
     asked: list[str] = []
     plain = tokenizer.subwords_of_each
 
@@ -99,51 +99,57 @@ def test_words_met_before_are_not_tokenised_again(tokenizer, monkeypatch):
         return plain(words)
 
     monkeypatch.setattr(tokenizer, "subwords_of_each", counting)
-    after = lexicon.look_up(["c", "new", "ab", "new"])
+    after = cache.look_up(["c", "new", "ab", "new"])
     assert asked == ["new"]
-    assert pieces(after)[::2] == pieces(before)[::-1]
-    assert np.array_equal(after.characters[after.kinds[2]], before.characters[before.kinds[0]])
+    assert subwords_of(after)[::2] == subwords_of(before)[::-1]
+    assert np.array_equal(
+        after.characters[after.word_ids[2]], before.characters[before.word_ids[0]]
+    )
 
 
-def test_the_lexicon_forgets_and_what_was_handed_out_stays(tokenizer, monkeypatch):
-    monkeypatch.setattr(subwords, "MOST_KNOWN", 50)
+def test_tables_stay_valid_when_the_cache_is_emptied(tokenizer, monkeypatch):
+    monkeypatch.setattr(subwords, "MAX_CACHED_WORDS", 50)
     monkeypatch.setattr(subwords, "CHUNK", 7)
-    lexicon = WordCache(tokenizer, 3)
-    first = lexicon.look_up(["abc", "d"])
-    expected = pieces(first)
+    cache = WordCache(tokenizer, 3)
+    first = cache.look_up(["abc", "d"])
+    expected = subwords_of(first)
     for number in range(2000):
         word = f"w{number}"
-        table = lexicon.look_up([word, "abc"])
-        assert pieces(table) == [one.tolist() for one in tokenizer.subwords_of_each([word, "abc"])]
-    assert len(lexicon.known) <= 52
-    assert pieces(first) == expected
+        table = cache.look_up([word, "abc"])
+        assert subwords_of(table) == [
+            one.tolist() for one in tokenizer.subwords_of_each([word, "abc"])
+        ]
+    assert len(cache.ids) <= 52
+    assert subwords_of(first) == expected
 
 
-def test_the_lexicon_can_be_asked_from_several_threads(tokenizer):
-    lexicon = WordCache(tokenizer, 5)
+def test_the_cache_is_thread_safe(tokenizer):
+    cache = WordCache(tokenizer, 5)
     texts = [[f"a{i % 97}", f"b{i}", "c"] for i in range(400)]
     with ThreadPoolExecutor(8) as threads:
-        found = [pieces(table) for table in threads.map(lexicon.look_up, texts)]
+        found = [subwords_of(table) for table in threads.map(cache.look_up, texts)]
     assert found == [[p.tolist() for p in tokenizer.subwords_of_each(text)] for text in texts]
 
 
 @pytest.mark.parametrize("at", ["character_codes", "extend"])
-def test_an_interrupt_leaves_nothing_half_known(tokenizer, monkeypatch, at):
-    lexicon = WordCache(tokenizer, 5)
-    lexicon.look_up(["before"])
+def test_an_interrupt_leaves_no_word_half_added(tokenizer, monkeypatch, at):
+    cache = WordCache(tokenizer, 5)
+    cache.look_up(["before"])
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        if at == "extend":  # the last of the columns, when the others have grown
-            patched.setattr(lexicon.characters, "extend", interrupt)
+        if at == "extend":  # one of the last arrays, when others have grown
+            patched.setattr(cache.characters, "extend", interrupt)
         else:
             patched.setattr(subwords, at, interrupt)
         with pytest.raises(KeyboardInterrupt):
-            lexicon.look_up(["alpha", "beta"])
+            cache.look_up(["alpha", "beta"])
     words = ["London", "before", "Paris", "alpha"]
-    assert pieces(lexicon.look_up(words)) == [p.tolist() for p in tokenizer.subwords_of_each(words)]
+    assert subwords_of(cache.look_up(words)) == [
+        p.tolist() for p in tokenizer.subwords_of_each(words)
+    ]
 
 
 def test_character_codes():
