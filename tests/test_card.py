@@ -1,4 +1,4 @@
-"""Model cards: the file about a model, the figures, and the text."""
+"""Model cards: the YAML file, the measurements and the text."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def about_file(folder: Path, **changes: object) -> Path:
 
 
 def labelled(ner: DiffusionNER, count: int) -> list[Sentence]:
-    """Sentences in which half of what the model finds is right."""
+    """Return sentences in which half of what the model finds is correct."""
     names = ("Ada", "Charles", "London")
     sentences = [Sentence([names[i % 3], "met", "Mary", str(i), "."]) for i in range(count)]
     for sentence, found in zip(sentences, ner.predict_sentences(sentences), strict=True):
@@ -60,7 +60,7 @@ def labelled(ner: DiffusionNER, count: int) -> list[Sentence]:
 # --- The file about a model -------------------------------------------------------------------
 
 
-def test_corpora_are_read_as_the_file_says(tmp_path):
+def test_corpora_of_the_yaml_file(tmp_path):
     sentence = Sentence(["Ada", "Acme", "Rex"], [Span(0, 1, "person"), Span(2, 3, "dog")])
     formats.write(tmp_path / "a.jsonl", [Sentence(["x"]), sentence, Sentence(["y"])])
     (tmp_path / "r.yaml").write_text("sources: [{file: a.jsonl, labels: {dog: ANIMAL}}]")
@@ -73,7 +73,7 @@ def test_corpora_are_read_as_the_file_says(tmp_path):
     assert second.words == ["y"]
 
 
-def test_corpora_lie_in_a_folder_and_recipes_beside_the_file(tmp_path):
+def test_corpora_are_relative_to_the_folder_and_recipes_to_the_file(tmp_path):
     (tmp_path / "data").mkdir()
     formats.write(tmp_path / "data" / "a.jsonl", [Sentence(["x"])])
     (tmp_path / "r.yaml").write_text("sources: [{file: a.jsonl, labels: {dog: ANIMAL}}]")
@@ -100,12 +100,12 @@ def test_corpora_lie_in_a_folder_and_recipes_beside_the_file(tmp_path):
         ({"dev": {"file": "a", "last": 0}}, "'last' must be a number"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path, changes, words):
+def test_invalid_files(tmp_path, changes, words):
     with pytest.raises(DataError, match=words):
         read_about(about_file(tmp_path, **changes))
 
 
-def test_no_file_and_no_yaml(tmp_path, make):
+def test_unreadable_files(tmp_path, make):
     with pytest.raises(DataError, match="cannot read"):
         read_about(tmp_path / "none.yaml")
     with pytest.raises(DataError, match="is not YAML"):
@@ -126,8 +126,8 @@ def test_the_recipes_of_the_provided_models(name):
 # --- Figures ----------------------------------------------------------------------------------
 
 
-def test_labels_that_a_corpus_lacks_do_not_count(ner):
-    """Predictions of types that were not looked for are no mistakes."""
+def test_types_without_annotation_do_not_count(ner):
+    """Predictions of types that are not annotated are not counted as errors."""
     sentences = labelled(ner, 12)
     for sentence in sentences:
         sentence.entities = [e for e in sentence.entities if e.label == "PER"]
@@ -161,12 +161,12 @@ def test_spread():
 
 @pytest.fixture
 def quick_start(monkeypatch):
-    """Without a process of its own, which takes seconds."""
+    """Replace the startup measurement, which takes seconds."""
     monkeypatch.setattr(startup, "measure", lambda *_: startup.Startup(1.5, 0.25, 321.0))
 
 
 def test_a_card_is_written(ner, cli, tmp_path):
-    """All of it, with what `evaluate` says of the same corpus; startup in a process of its own."""
+    """The whole card, with the scores that `evaluate` reports for the same corpus."""
     folder = tmp_path / "little"
     ner.save_pretrained(folder, precision="int8")
     formats.write(tmp_path / "dev.jsonl", labelled(ner, 30))
@@ -220,8 +220,8 @@ def test_a_model_without_initializer_starts_from_noise(
     assert "on 8 sentences" in text and "--data" not in text
 
 
-def test_a_model_that_was_trained_on_dev_too(ner, cli, tmp_path, quick_start):
-    """Curves are then over the first test."""
+def test_a_model_trained_on_dev(ner, cli, tmp_path, quick_start):
+    """Curves then use the first test corpus."""
     ner.save_pretrained(tmp_path / "full")
     formats.write(tmp_path / "test.jsonl", labelled(ner, 8))
     about = about_file(tmp_path, dev=None, tests={"web": {"file": "test.jsonl"}})
@@ -233,7 +233,7 @@ def test_a_model_that_was_trained_on_dev_too(ner, cli, tmp_path, quick_start):
     assert list(registry.front_matter(tmp_path / "full" / CARD)["f1"]) == ["web"]
 
 
-def test_curves_and_seeds_are_what_they_say(ner, tmp_path, quick_start, cli):
+def test_curves_and_seeds(ner, tmp_path, quick_start, cli):
     sentences = labelled(ner, 10)
     formats.write(tmp_path / "dev.jsonl", sentences)
     about = read_about(about_file(tmp_path))
@@ -249,7 +249,7 @@ def test_curves_and_seeds_are_what_they_say(ner, tmp_path, quick_start, cli):
     assert figures.speed.words == pytest.approx(5 * figures.speed.sentences)
 
 
-def test_help_says_what_must_be_there(cli):
+def test_help_describes_the_yaml_file(cli):
     text = " ".join(cli("card", "--help", main=main).out.replace("│", " ").split())
     assert "Only dev is optional" in text and "models/en/recipe/card.yaml is an example" in text
     assert "described above" in text

@@ -117,7 +117,7 @@ def test_commands(learned, few, cli, tmp_path):
 
 
 @pytest.mark.parametrize("learned", ["crf", "autoregressive"], indirect=True)
-def test_bench(learned, few, cli, tmp_path):
+def test_speed_measurement(learned, few, cli, tmp_path):
     corpus, path, plots = (tmp_path / name for name in ("few.jsonl", "bench.json", "plots"))
     formats.write(corpus, few)
     whole = learned[0].method == "crf"  # the rest takes as long again

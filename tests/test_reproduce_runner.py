@@ -1,4 +1,4 @@
-"""What is missing is run, once: side by side, stopped and resumed, failing alone, in time."""
+"""The runner: missing runs are executed once, in parallel, resumed, within the budget."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from papers import CONFIGS, jobs, sources, write_records
+from reproduction import CONFIGS, jobs, sources, write_records
 
 from reproduce import processes, progress
 from reproduce.cli import main
@@ -22,7 +22,7 @@ from reproduce.sources import Sources
 from reproduce.store import POINTS, RunStore
 from reproduce.tables import DEV, TEST, Need, Table, point, shape_point
 
-# Stands in for `diffusionner train` and for the worker: an epoch a line, a state to resume from.
+# Replaces `train` and the worker: writes a log line per epoch and a state to resume from.
 STUB = """
 import json, os, pathlib, sys, time
 here = pathlib.Path(__file__).parent
@@ -71,7 +71,7 @@ TABLE = Table("tiny", "", (Need(("genia", "conll03"), tuple(METHODS), points=(DE
 
 
 class Quiet:
-    """Says nothing; may be told to press Ctrl-C when something has happened."""
+    """Records messages; may press Ctrl-C after an event."""
 
     def __init__(self, until=lambda overview: False) -> None:
         self.until = until
@@ -122,7 +122,7 @@ def alive(pid: int) -> bool:
     return True
 
 
-def test_all_is_run_once(place):
+def test_every_run_is_executed_once(place):
     chosen, outcome = run(place)
     assert outcome.done == len(chosen) == 2 and not outcome.failed and not outcome.left
     for job in chosen:
@@ -137,13 +137,13 @@ def test_all_is_run_once(place):
     assert outcome.done == 2 and calls(place) == before
 
 
-def test_a_record_names_the_code(place, monkeypatch):
-    monkeypatch.setenv("DIFFUSIONNER_COMMIT", "1234567")  # as where there is no clone
+def test_a_record_names_the_commit(place, monkeypatch):
+    monkeypatch.setenv("DIFFUSIONNER_COMMIT", "1234567")  # as outside a clone
     for job in run(place)[0]:
         assert read(path_of(place / "out", job.id)).values["commit"] == "1234567"
 
 
-def test_new_points_do_not_train_again(place):
+def test_new_points_need_no_training(place):
     run(place)
     before = len([one for one in calls(place) if one["what"][1] == "train"])
     more = Table("more", "", (Need(("genia",), points=(DEV, point("score", steps=5))),))
@@ -153,7 +153,7 @@ def test_new_points_do_not_train_again(place):
     assert len([one for one in calls(place) if one["what"][1] == "train"]) == before
 
 
-def test_interrupted_and_continued(place):
+def test_interrupted_runs_are_resumed(place):
     (place / "wait").write_text("")
     at_two = Quiet(
         lambda now: len(now.active) == 2 and all(o.progress.step == 2 for o in now.active)
@@ -170,7 +170,7 @@ def test_interrupted_and_continued(place):
         assert [epoch["epoch"] for epoch in store(place).record(job).epochs] == [1, 2, 3]
 
 
-def test_a_run_that_is_killed_is_reported_and_goes_on_next_time(place):
+def test_a_killed_run_is_reported_and_resumed(place):
     (place / "wait").write_text("")
 
     def kill(now: Overview) -> bool:
@@ -185,7 +185,7 @@ def test_a_run_that_is_killed_is_reported_and_goes_on_next_time(place):
     assert outcome.done == 2 and ["begin", "train", 2] in [one["what"] for one in calls(place)]
 
 
-def test_one_that_fails_does_not_stop_the_others(place):
+def test_a_failure_does_not_stop_the_others(place):
     view = Quiet()
     _, outcome = run(place, only=["*/diffusion", "*/crf"], view=view, parallel=2)
     assert outcome.done == 2
@@ -194,10 +194,10 @@ def test_one_that_fails_does_not_stop_the_others(place):
     assert any("failed in training" in line for line in view.said)
 
 
-def test_nothing_is_begun_that_does_not_fit(place):
+def test_runs_that_exceed_the_budget_do_not_start(place):
     run(place, only=["genia/diffusion"])
     assert len(calls(place)) == 4
-    # By its pace the other takes START seconds and more: too long for ten, not for a thousand.
+    # The other run takes at least START seconds: too long for ten, not for a thousand.
     _, outcome = run(place, budget=10.0)
     assert outcome.done == 1 and outcome.left == {"conll03/diffusion/default/0": "no time left"}
     assert len(calls(place)) == 4
@@ -205,7 +205,7 @@ def test_nothing_is_begun_that_does_not_fit(place):
     assert outcome.done == 2 and not outcome.left
 
 
-def test_what_is_running_when_time_is_up_is_stopped(place):
+def test_running_processes_are_stopped_when_time_is_up(place):
     (place / "wait").write_text("")
     started = time.monotonic()
     _, outcome = run(place, only=["genia/diffusion"], budget=2.0)
@@ -247,7 +247,7 @@ def test_a_shape_is_timed_without_training(place):
     assert run(place, table, only=(), seeds=2)[1].done == 2 and calls(place) == before
 
 
-def test_what_a_killed_worker_measured_is_kept(place):
+def test_measurements_of_a_killed_worker_are_kept(place):
     chosen, _ = run(place, Table("none", "", (Need(("genia",)),)))
     job = jobs(TABLE, found(place), 1, ["genia/diffusion"])[0]
     assert job.id == chosen[0].id
@@ -268,7 +268,7 @@ def test_a_record_without_weights_is_not_trained_again(place):
     assert calls(place) == []
 
 
-def test_a_run_of_another_process_is_left_alone(place):
+def test_a_run_of_another_process_is_skipped(place):
     job = jobs(TABLE, found(place), 1, ["genia/diffusion"])[0]
     lock = processes.lock_folder(store(place).folder(job))
     _, outcome = run(place, only=["genia/diffusion"])
@@ -277,7 +277,7 @@ def test_a_run_of_another_process_is_left_alone(place):
     assert run(place, only=["genia/diffusion"])[1].done == 1
 
 
-def test_seconds_are_shared_among_runs_side_by_side(tmp_path):
+def test_parallel_runs_share_gpu_seconds(tmp_path):
     occupancy = Occupancy(tmp_path)
     occupancy.times, occupancy.counts = [100.0, 110.0, 130.0], [1, 2, 0]
     assert occupancy.share(100, 110) == pytest.approx(10)
@@ -301,7 +301,7 @@ def test_time_between_two_sessions_does_not_count(tmp_path):
 
 
 def test_the_command_trains_measures_and_writes(cli, tmp_path, encoder_folder):
-    """The real commands, with a tiny encoder."""
+    """Real subprocesses, with a tiny encoder."""
     sources(tmp_path, encoder_folder)
     changes = [
         "training.epochs=1", "training.frozen_epochs=0", "training.batch_size=8",

@@ -1,4 +1,4 @@
-"""The process that measures points of one model, here in this one."""
+"""The worker that measures points of one model, called in this process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from corpora import EXCERPT
-from papers import CONFIGS
+from reproduction import CONFIGS
 
 from benchmarks import shapes
 from diffusionner import formats
@@ -23,7 +23,7 @@ def quick(monkeypatch) -> None:
 
 
 def measured(tmp_path: Path, model: Path, points: list, **changes: Any) -> tuple[dict, dict]:
-    """What is said of the model, and the results by name."""
+    """Return the description of the model and the results by name."""
     kinds = [{"name": p.name, "kind": p.kind, "options": dict(p.options)} for p in points]
     job = {
         "model": str(model),
@@ -55,14 +55,14 @@ def test_a_trained_model(encoder_folder, tmp_path):
     assert results[DEV.name]["sentences"] == len(known)
     assert 0 <= results[DEV.name]["micro"]["f1"] < 1
     assert results[SPEED.name]["sentences_per_second"]["median"] > 0
-    assert results[SPEED.name]["turns"] == worker.ALONE, "it is the only one of its kind"
+    assert results[SPEED.name]["turns"] == worker.ALONE, "the only one of its group"
     assert len(results) == len(points)
     for one in points[2:]:
         assert results[one.name]["turns"] == worker.TURNS
         assert results[one.name]["sentences_per_second"]["median"] > 0
 
 
-def test_speeds_of_other_steps_take_turns():
+def test_speeds_that_differ_in_steps_are_grouped():
     kinds = [("score", 5, 1), ("speed", 5, 1), ("speed", 9, 1), ("speed", 5, 2), ("score", 5, 2)]
     points = [
         {
@@ -77,7 +77,7 @@ def test_speeds_of_other_steps_take_turns():
     assert together == [["score 5 1"], ["speed 5 1", "speed 5 2"], ["speed 9 1"], ["score 5 2"]]
 
 
-def test_a_speed_without_recordings(encoder_folder, monkeypatch, tmp_path):
+def test_speed_without_cuda_graphs(encoder_folder, monkeypatch, tmp_path):
     folder, loaded = tmp_path / "model", []
     lively_model(encoder_folder, "encoder.max_subwords=128").save_pretrained(folder)
     load = worker.Subject.load

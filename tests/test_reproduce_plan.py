@@ -1,4 +1,4 @@
-"""Which runs tables need: shared ones once, known by what matters and not by where it lies."""
+"""The runs that tables need: shared runs appear once, identified by content, not location."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from papers import jobs, sources, write_corpora, write_records
+from reproduction import jobs, sources, write_corpora, write_records
 
 from diffusionner.errors import SettingsError
 from diffusionner.settings import Settings
@@ -35,7 +35,7 @@ def test_runs_of_several_tables_are_shared(tmp_path):
     assert wanted <= set(genia.points)
 
 
-def test_test_is_scored_for_results_alone(tmp_path):
+def test_only_results_tables_score_test(tmp_path):
     where = sources(tmp_path)
     for name in ("efficiency", "steps", "spans", "ablations", "convergence", "limitations"):
         assert all(TEST.name not in job.points for job in jobs(name, where))
@@ -43,7 +43,7 @@ def test_test_is_scored_for_results_alone(tmp_path):
         assert "data.test=null" in job.overrides
 
 
-def test_every_ablation_is_a_run_of_its_own(tmp_path):
+def test_every_ablation_is_a_separate_run(tmp_path):
     found = jobs("ablations", sources(tmp_path), only=["genia"])
     # The preset, one encoder, six parts, five of six schedules, five of six expansions.
     assert len(found) == 1 + 1 + 6 + 5 + 5
@@ -51,7 +51,7 @@ def test_every_ablation_is_a_run_of_its_own(tmp_path):
     assert changes == {"diffusion.schedule": "linear", "training.epochs": 3}
 
 
-def test_speed_is_of_short_runs_with_one_seed(tmp_path):
+def test_speed_is_measured_on_short_runs_with_one_seed(tmp_path):
     for table in find(["efficiency", "steps"]):
         found = jobs(table, sources(tmp_path), 3)
         kinds = {job.name: {one.kind for one in job.points.values()} for job in found}
@@ -61,7 +61,7 @@ def test_speed_is_of_short_runs_with_one_seed(tmp_path):
         assert any(name.endswith("/default/2") for name in kinds)
 
 
-def test_a_rival_has_rates_of_its_own_where_it_is_trained(tmp_path):
+def test_a_rival_may_have_its_own_learning_rates(tmp_path):
     def rate(job):
         return job.settings["training"]["encoder_learning_rate"]
 
@@ -70,13 +70,13 @@ def test_a_rival_has_rates_of_its_own_where_it_is_trained(tmp_path):
     preset = rate(by["genia", "diffusion"])
     assert rate(by["genia", "queries"]) == METHODS["queries"].rates["genia"] != preset
     assert by["genia", "queries"].settings["training"]["learning_rate"] == 5e-4
-    assert by["genia", "queries"].changes == {}  # it is what the method has, not a row's change
-    assert rate(by["genia", "crf"]) == preset  # none is told for this corpus
+    assert by["genia", "queries"].changes == {}  # part of the method, not a change of the row
+    assert rate(by["genia", "crf"]) == preset  # no rate given for this corpus
     shapes = {job.method: job for job in jobs("efficiency", where) if job.shape}
     assert rate(shapes["queries"]) == rate(shapes["diffusion"])
 
 
-def test_rates_of_the_preset_are_the_run_that_is_timed(tmp_path):
+def test_tuning_with_the_presets_rates_shares_the_timed_run(tmp_path):
     found = jobs("tuning", sources(tmp_path), only=["genia"])
     same = [job for job in found if job.changes == {"training.epochs": 3}]
     timed = [
@@ -86,7 +86,7 @@ def test_rates_of_the_preset_are_the_run_that_is_timed(tmp_path):
     assert len(same) == len(METHODS) and len(found) == 3 * len(METHODS)
 
 
-def test_the_first_seed_of_all_comes_first(tmp_path):
+def test_the_first_seed_of_all_runs_comes_first(tmp_path):
     seeds = [job.seed for job in jobs("nested", sources(tmp_path), seeds=3)]
     assert seeds == sorted(seeds) and set(seeds) == {0, 1, 2}
 
@@ -104,14 +104,14 @@ def test_only(tmp_path, patterns, expected):
     assert set(by_name(jobs("nested", sources(tmp_path), 2, patterns))) == expected
 
 
-def test_the_first_pattern_is_run_first(tmp_path):
+def test_matches_of_the_first_pattern_run_first(tmp_path):
     patterns = ["*/queries/*/1", "*/crf", "*/queries"]
     found = [job.name for job in jobs("nested", sources(tmp_path), 2, patterns)]
     ends = ["queries/default/1", "crf/default/0", "crf/default/1", "queries/default/0"]
     assert found == [f"genia/{end}" for end in ends]
 
 
-def test_the_key_is_of_what_matters(tmp_path):
+def test_the_key_depends_on_content_only(tmp_path):
     def key(*changes: str, where: Sources | None = None) -> str:
         found = jobs("flat", where or sources(tmp_path, None, *changes), only=["conll03/diffusion"])
         return found[0].key
@@ -127,7 +127,7 @@ def test_the_key_is_of_what_matters(tmp_path):
     assert key() != before
 
 
-def test_a_missing_corpus_is_named_and_the_rest_goes_on(tmp_path):
+def test_a_missing_corpus_is_reported_and_skipped(tmp_path):
     where = sources(tmp_path)
     found = plan(find(["nested"]), 1, where)
     assert {job.corpus for job in found.jobs} == {"genia"}
@@ -139,13 +139,13 @@ def test_a_missing_corpus_is_named_and_the_rest_goes_on(tmp_path):
     assert any(line.startswith("CoNLL03: ") and "dev.jsonl" in line for line in found.missing)
 
 
-def test_a_corpus_smaller_than_its_dev_is_named(tmp_path):
+def test_a_corpus_smaller_than_its_dev_is_reported(tmp_path):
     found = plan(find(["nested"]), 1, sources(tmp_path, None, "data.dev_from_train=5000"))
     assert not found.jobs
     assert any("GENIA" in line and "--set data.dev_from_train" in line for line in found.missing)
 
 
-def test_a_label_that_is_not_trained_on_is_named(tmp_path):
+def test_a_label_missing_in_training_is_reported(tmp_path):
     where = sources(tmp_path)
     test = where.data / "conll03" / "test.jsonl"
     test.write_text(test.read_text("utf-8").replace('"LOC"', '"LAKE"'), encoding="utf-8")
@@ -176,7 +176,7 @@ def test_encoders_by_folder(tmp_path, encoder_folder):
         places(data)
 
 
-def test_a_missing_encoder_is_found_out_once(tmp_path, encoder_folder):
+def test_a_missing_encoder_is_reported_once(tmp_path, encoder_folder):
     where = sources(tmp_path, encoder_folder)
     (tmp_path / "minilm-l6").mkdir()
     there = Sources(where.data, CONFIGS, (str(encoder_folder),), where.work, where.overrides)
@@ -195,7 +195,7 @@ def test_held_out_dev_is_written_for_evaluation(tmp_path):
     assert where.sentences("genia", "dev") == where.sentences("genia", "dev")[:10]
 
 
-def test_records_are_found_again_without_configs(tmp_path):
+def test_records_are_selected_without_configs(tmp_path):
     output = tmp_path / "out"
     made = jobs("ablations", sources(tmp_path), seeds=2)
     write_records(output, made)
@@ -210,7 +210,7 @@ def test_records_are_found_again_without_configs(tmp_path):
 
 @pytest.mark.parametrize("corpus", CORPORA.values(), ids=lambda corpus: corpus.name)
 def test_presets(corpus):
-    """One form for all: data below data/, the encoder that the tables name, flat where it is."""
+    """All presets use data/, the encoder of the tables, an initializer and candidates."""
     settings = Settings.load(CONFIGS / f"{corpus.preset}.yaml")
     assert settings.data.train.startswith("data/") and settings.data.test.startswith("data/")
     assert settings.data.dev or settings.data.dev_from_train

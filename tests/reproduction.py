@@ -21,7 +21,7 @@ FILES = {"genia": ("train_dev", "test"), "conll03": ("train", "dev", "test")}
 
 
 def write_corpora(folder: Path, names: Iterable[str] = tuple(FILES)) -> Path:
-    """Twenty sentences a file, other ones in each corpus and file, all entities of two types."""
+    """Write corpora of twenty sentences per file, all different, with entities of two types."""
     lines = re.sub('"(FAC|GPE|LOC|VEH|ORG)"', '"LOC"', EXCERPT.read_text("utf-8")).splitlines()
     for number, name in enumerate(names):
         (folder / name).mkdir(parents=True)
@@ -50,7 +50,7 @@ def jobs(table: str | Table, where: Sources, seeds: int = 1, only: Iterable[str]
 
 
 def write_records(output: Path, wanted: Iterable[Job]) -> list[Record]:
-    """As if all these had been run: numbers drawn from a generator of each run's own."""
+    """Write records of runs with random numbers, drawn from a generator of each run's own."""
     made = [_record(job) for job in wanted]
     for record in made:
         records.write(output, record)

@@ -1,4 +1,4 @@
-"""Tables and figures from records: right numbers, and files that agree with them."""
+"""Tables and figures from records."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 import pytest
-from papers import jobs, sources, write_records
+from reproduction import jobs, sources, write_records
 
 from diffusionner.errors import DataError
 from reproduce import plots, published, render
@@ -41,7 +41,7 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All runs of all tables with two seeds."""
     folder = tmp_path_factory.mktemp("rendered")
     write_records(folder / "out", jobs("all", sources(folder), seeds=2))
-    # There is no nested corpus but GENIA, and no flat one but CoNLL03.
+    # The only nested corpus is GENIA, the only flat one CoNLL03.
     assert all(render.write(find(["all"]), folder / "out").values())
     return folder / "out"
 
@@ -85,7 +85,7 @@ def test_results_are_means_over_the_seeds(output):
     assert text.count("is ahead of") + text.count("is behind") + text.count("is level with") == 1
 
 
-def test_the_papers_numbers_stand_beside_ours(output):
+def test_the_papers_numbers_are_included(output):
     cell = cells(output / "nested.csv")["GENIA", published.OURS, "F1"]
     assert (cell["mean"], cell["source"]) == ("81.53", "paper")
     ablations = cells(output / "ablations.csv")
@@ -137,7 +137,7 @@ def test_speed_up_is_against_the_autoregressive_rival(output):
     assert float(cell["mean"]) == pytest.approx(fast / slow, rel=1e-4)
 
 
-def test_without_cuda_graphs_both_are(output):
+def test_speed_up_without_cuda_graphs(output):
     records = [r for r in Records.load(output).all if r.corpus == "genia" and r.seed == 0]
     slow, fast = (
         next(r for r in records if r.method == method and r.has(one)).speed(one)
@@ -166,7 +166,7 @@ def test_speeds_of_another_version_are_not_compared(output):
 SPEED_AT_5 = point("speed", steps=5)
 
 
-def test_epochs_until_nearly_the_best(output):
+def test_epochs_to_convergence(output):
     runs = [
         r
         for r in Records.load(output).all
@@ -206,7 +206,7 @@ def test_files_disagree_when_a_record_is_changed(output):
     assert "nested" not in wrong
 
 
-def test_every_table_has_its_files_and_no_more_are_left(output):
+def test_files_of_every_table(output):
     for name in TABLES:
         assert (output / f"{name}.md").exists() and (output / f"{name}.csv").exists()
     for name in set(TABLES) - {"figures", "efficiency", "tuning"} | {
@@ -230,7 +230,7 @@ def test_the_same_records_give_the_same_bytes(output):
 
 
 def looks(*panels: tuple[str, ...]) -> dict[str, tuple[str, str]]:
-    """Marker and colour of each series of a picture, which has them in these panels."""
+    """Return marker and colour of each series, given the series of each panel."""
     series = [[{"name": name, "x": [1, 2], "y": [3.0, 4.0]} for name in names] for names in panels]
     about = {"title": "", "xlabel": "", "ylabel": "sentences/s"}
     data = {"columns": 2, "panels": [{**about, "series": one} for one in series]}
@@ -243,7 +243,7 @@ def looks(*panels: tuple[str, ...]) -> dict[str, tuple[str, str]]:
     return found
 
 
-def test_series_are_told_apart_in_pictures():
+def test_series_have_distinct_styles():
     titles = tuple(method.title for method in METHODS.values())
     kinds = ("DiffusionNER from noise", "DiffusionNER from candidates")
     everything = looks(titles)
@@ -254,7 +254,7 @@ def test_series_are_told_apart_in_pictures():
     assert cases[1][kinds[0]] == everything[titles[0]]
 
 
-def test_notes_are_taken_in(output):
+def test_notes_are_included(output):
     (output / "notes").mkdir()
     (output / "notes" / "flat.md").write_text("Why it is so.\n")
     assert render.disagreements(output) != []
@@ -262,7 +262,7 @@ def test_notes_are_taken_in(output):
     assert "\n\nWhy it is so.\n\n" in (output / "flat.md").read_text()
 
 
-def test_the_last_recipe_counts(tmp_path):
+def test_the_latest_recipe_counts(tmp_path):
     output = tmp_path / "out"
     old = write_records(output, jobs("flat", sources(tmp_path), only=["conll03/diffusion"]))
     other = sources(tmp_path, None, "training.epochs=3")
@@ -276,7 +276,7 @@ def test_the_last_recipe_counts(tmp_path):
     assert cell["runs"] == "1"
 
 
-def test_a_setting_that_came_later_does_not_part_runs_of_one_recipe(tmp_path):
+def test_a_setting_added_later_does_not_change_the_recipe(tmp_path):
     output = tmp_path / "out"
     made = jobs("flat", sources(tmp_path), 2, only=["conll03/diffusion"])
     first, second = write_records(output, made)[:2]
@@ -289,7 +289,7 @@ def test_a_setting_that_came_later_does_not_part_runs_of_one_recipe(tmp_path):
     assert cell["runs"] == "2"
 
 
-def test_a_broken_record_is_named(output):
+def test_a_broken_record_is_reported(output):
     path = next((output / "records").iterdir())
     path.write_text("{}")
     with pytest.raises(DataError, match=path.name):
@@ -308,7 +308,7 @@ def test_rendering_needs_no_torch(output):
     assert "all files agree" in done.stdout
 
 
-def test_what_is_committed_agrees_with_its_records():
+def test_committed_pages_agree_with_their_records():
     assert (COMMITTED / "README.md").exists()
     assert render.disagreements(COMMITTED) == []
 
