@@ -26,7 +26,7 @@ from benchmarks.training import Speedometer
 from diffusionner import Entity, formats
 from diffusionner.corpus import Sentence
 from diffusionner.inference.calibration import Calibration
-from diffusionner.model import pointer
+from diffusionner.model import decoder
 from diffusionner.settings import Settings
 from models import lively_model
 from reproduce.rivals.autoregressive import Generator
@@ -133,12 +133,12 @@ def test_random_weights_generate_as_many_entities_as_gold_has(cli, monkeypatch, 
     told: list[int] = []
     generate = Generator.generate
 
-    def noted(self: Generator, sentence: Any, counts: torch.Tensor | None = None) -> torch.Tensor:
-        table = generate(self, sentence, counts)
+    def noted(self: Generator, sentence: Any, counts: torch.Tensor | None = None) -> Any:
+        found = generate(self, sentence, counts)
         if counts is not None:
             told.append(int(counts.max()))
-            assert table.shape[1] == told[-1]
-        return table
+            assert found.left.shape[2] == told[-1]
+        return found
 
     monkeypatch.setattr(Generator, "generate", noted)
     path = tmp_path / "bench.json"
@@ -158,8 +158,8 @@ def test_the_plain_network_has_its_own_pointers(lively_folder: Path, monkeypatch
     subject = Subject("lively", lively_folder, "cpu")
     sentences = formats.read(EXCERPT)[:6]
     expected = subject.load().predict_sentences(sentences)
-    by_distances = pointer._by_distances
-    monkeypatch.setattr(pointer, "_by_distances", lambda *given: -by_distances(*given))
+    scores = decoder.pointer_scores
+    monkeypatch.setattr(decoder, "pointer_scores", lambda *given: -scores(*given))
     assert any(expected)
     assert subject.load_plain().predict_sentences(sentences) == expected
     assert subject.load().predict_sentences(sentences) != expected

@@ -1,4 +1,4 @@
-"""What the rivals compute: losses, gradients and decoding, each against another way."""
+"""Losses, gradients and decoding of the rivals, each compared with another computation."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ import numpy as np
 import pytest
 import torch
 from batches import make_batch
-from diffusionner.model.biaffine import SIZE, WIDEST, Biaffine
 from plain import plain_inference
 from safetensors.torch import load_file
 
 from diffusionner.batching import Batch, EncodedCorpus
 from diffusionner.corpus import Sentence, collect_labels
-from diffusionner.inference.decoding import deduplicate
+from diffusionner.diffusion import Candidates, ReverseStart
+from diffusionner.inference.decoding import merge_candidates
 from diffusionner.methods import network_class, objective_class
 from diffusionner.model.base import Network
 from diffusionner.model.encoder import SentenceEncoding
-from diffusionner.model.tensors import pack, to_device, to_tensors, unpack
+from diffusionner.model.initializer import BIAFFINE_SIZE, MAX_WIDTH, Biaffine
+from diffusionner.model.tensors import batch_to_device, pack, to_device, unpack
 from diffusionner.settings import Settings
 from diffusionner.storage.encoders import load_encoder, load_tokenizer
 from diffusionner.training.base import Objective
-from diffusionner.training.graphs import BUCKETS
+from diffusionner.training.graphs import GraphedStep
 from diffusionner.training.trainer import Trainer, train
-from models import lively_generator
+from models import everything, lively_generator
 from reproduce.rivals import autoregressive
 from reproduce.rivals.autoregressive import in_order
 from reproduce.rivals.biaffine import BiaffineObjective
@@ -66,7 +67,7 @@ def loss_of(objective: Objective, batch: Batch[np.ndarray]) -> torch.Tensor:
 def test_padding_to_few_shapes_changes_nothing(make, method):
     """What CUDA graphs record: one of a few shapes."""
     objective, corpus = make(method)
-    plain, padded = corpus.batch(np.arange(6)), corpus.batch(np.arange(6), *BUCKETS)
+    plain, padded = corpus.batch(np.arange(6)), corpus.batch(np.arange(6), GraphedStep.multiples)
     assert padded.first.shape[1] > plain.first.shape[1]
     assert padded.gold.shape[1] > plain.gold.shape[1]
     with torch.no_grad():
@@ -106,8 +107,9 @@ def test_mixed_precision(make, method):
     mixed.backward()
     objective.network.eval()
     with torch.autocast("cpu", torch.bfloat16), torch.inference_mode():
-        found = objective.network.candidates(encoding_of(objective.network, batch))
-    assert found.dtype == torch.float32 and found.isfinite().all()
+        found = objective.network.propose(encoding_of(objective.network, batch))
+    assert found.summed_probability.dtype == torch.float32
+    assert found.summed_probability.isfinite().all()
     assert mixed.item() == pytest.approx(loss_of(objective, batch).item(), rel=0.02)
 
 
@@ -153,7 +155,8 @@ def test_types_are_learned_anew_where_labels_differ(make, method):
     assert kept == {name for name in one if name.startswith(network.type_weights)}
     types = len(network.labels)
     tags = 4 * types + 1
-    sizes = {types, types + 1, tags, getattr(network, "levels", 1) * tags, (types + 1) * SIZE}
+    levels = getattr(network, "levels", 1)
+    sizes = {types, types + 1, tags, levels * tags, (types + 1) * BIAFFINE_SIZE}
     for name in one:
         assert (name in kept) == bool(sizes & set(one[name].shape)), name
 
@@ -173,8 +176,8 @@ def test_biaffine_scores_are_those_of_a_loop():
     torch.manual_seed(0)
     biaffine = Biaffine(6, 3, 0.0).eval()
     torch.nn.init.normal_(biaffine.width)
-    products = biaffine.product.weight.view(3, SIZE, SIZE)
-    states = torch.randn(2, WIDEST + 3, 6)
+    products = biaffine.product.weight.view(3, BIAFFINE_SIZE, BIAFFINE_SIZE)
+    states = torch.randn(2, MAX_WIDTH + 3, 6)
     found = biaffine(states)
     for b, i, j in np.ndindex(2, states.shape[1], states.shape[1]):
         if j < i:
@@ -187,7 +190,7 @@ def test_biaffine_scores_are_those_of_a_loop():
             expected = last @ products[c] @ first
             expected += biaffine.first_weight.weight[c] @ first + biaffine.first_weight.bias[c]
             expected += biaffine.last_weight.weight[c] @ last
-            expected += biaffine.width[min(j - i, WIDEST - 1), c]
+            expected += biaffine.width[min(j - i, MAX_WIDTH - 1), c]
             assert found[b, i, j, c].item() == pytest.approx(expected.item(), abs=1e-4)
 
 
@@ -218,6 +221,10 @@ def encoding_of(network: Network, batch: Batch[np.ndarray]) -> SentenceEncoding:
     return network.encoder(batch_to_device(batch, CPU))
 
 
+def count(found: Candidates[torch.Tensor]) -> int:
+    return found.left.shape[2]
+
+
 @torch.no_grad()
 def test_generation_follows_its_own_sequence(make):
     """What is generated with cached keys is what the whole sequence at once makes likeliest."""
@@ -228,15 +235,15 @@ def test_generation_follows_its_own_sequence(make):
     encoding = encoding_of(network, corpus.batch(np.arange(6)))
     sentence = generator.read(encoding)
     generator.stop.bias.fill_(-1e4)
-    never = generator.generate(encoding).shape[1]
+    never = count(generator.generate(encoding))
     for bias in np.arange(-30, 30, 0.25):  # until it stops by itself before that
         generator.stop.bias.fill_(bias)
-        table = generator.generate(encoding)
-        if table.shape[1] < never:
+        found = generator.generate(encoding)
+        if count(found) < never:
             break
-    assert 3 < table.shape[1] < never
-    left, right, kind = table[..., 0].long(), table[..., 1].long(), table[..., 2].long()
-    alive = table[..., 3] >= 0
+    assert 3 < count(found) < never
+    left, right, kind = found.left[:, 0], found.right[:, 0], found.type_id[:, 0]
+    alive = found.is_entity[:, 0]
     assert len(set(alive.sum(1).tolist())) > 1, "sentences that end at different places"
     hidden = generator(sentence, torch.stack([left, right], -1), kind)
     longest = right == encoding.lengths[:, None] - 1  # there is no other span with this first word
@@ -253,7 +260,7 @@ def test_generation_follows_its_own_sequence(make):
         if n:
             pair, previous = (left[b, n], right[b, n]), (left[b, n - 1], right[b, n - 1])
             assert pair > previous, "in order"
-        rest = table[b, n, 3] - starts[b, n].max() - types[b, n].max()
+        rest = found.summed_probability[b, 0, n] - starts[b, n].max() - types[b, n].max()
         least = int(left[b, n])
         if n and left[b, n] == left[b, n - 1]:
             least = max(least, int(right[b, n - 1]) + 1)
@@ -276,18 +283,18 @@ def test_a_generator_that_never_stops_is_stopped(make, monkeypatch):
     counts = set()
     for seed in range(8):
         lively_generator(network.generator, seed)
-        table = network.candidates(encoding)
-        alive = table[..., 3] >= 0
+        found = network.propose(encoding)
+        alive = found.is_entity[:, 0]
         for row, words in enumerate(encoding.lengths.tolist()):
-            count = int(alive[row].sum())
-            spans = [tuple(one) for one in table[row, :count, :2].tolist()]
-            assert alive[row, :count].all() and spans == sorted(set(spans))
+            number = int(alive[row].sum())
+            spans = [tuple(one) for one in found.noisy[row, 0, :number].tolist()]
+            assert alive[row, :number].all() and spans == sorted(set(spans))
             assert all(left <= right < words for left, right in spans)
             assert spans[-1] == (words - 1, words - 1)
-            counts.add(count)
+            counts.add(number)
     assert len(counts) > 2
     monkeypatch.setattr(autoregressive, "MOST", 2)
-    assert network.candidates(encoding).shape[1] == 2 < max(counts)
+    assert count(network.propose(encoding)) == 2 < max(counts)
 
 
 @torch.no_grad()
@@ -299,8 +306,8 @@ def test_a_sentence_has_at_most_two_entities_for_each_word(make):
     for pointer in (generator.left, generator.right):  # the first word of those that can be
         pointer.output.weight.zero_()
     encoding = encoding_of(network, corpus.batch(np.arange(6)))
-    table = network.candidates(encoding)
-    assert (table[..., 3] >= 0).sum(1).tolist() == (2 * encoding.lengths).tolist()
+    found = network.propose(encoding)
+    assert found.is_entity[:, 0].sum(1).tolist() == (2 * encoding.lengths).tolist()
 
 
 def test_a_generator_that_stops_at_once_finds_nothing(make):
@@ -308,16 +315,18 @@ def test_a_generator_that_stops_at_once_finds_nothing(make):
     network = objective.network.eval()
     with torch.no_grad():
         network.generator.stop.bias.fill_(1e4)
-        table = network.candidates(encoding_of(network, corpus.batch(np.arange(6))))
-    assert table.shape == (6, 0, 5)
-    assert not deduplicate(table[:, None].numpy(), corpus.windows, np.arange(6), None).found()
+        found = network.propose(encoding_of(network, corpus.batch(np.arange(6))))
+    assert found.left.shape == (6, 1, 0)
+    arrays = found.map(lambda tensor: tensor.numpy())
+    rule = everything(network.labels)
+    assert not len(merge_candidates(arrays, corpus.windows, np.arange(6), rule).sentence)
 
 
 def test_a_generator_can_be_told_how_many(make):
     """So that random weights, which stop at once or never, can be timed."""
     objective, corpus = make("autoregressive")
     network = objective.network.eval()
-    batch = to_tensors(corpus.batch(np.arange(3)), torch.device("cpu"))
+    batch = batch_to_device(corpus.batch(np.arange(3)), CPU)
     given = torch.zeros(3, 4, 2, dtype=torch.long)
     counts = torch.tensor([2, 0, 4])
     slots = torch.arange(4) < counts[:, None]
@@ -325,9 +334,10 @@ def test_a_generator_can_be_told_how_many(make):
         with torch.no_grad():
             network.generator.stop.bias.fill_(bias)
             encoding = network.encoder(batch)
-        table = network.find(encoding, batch.keys, plain_inference(), slots, given)
-        assert table.shape == (3, 1, 4, 5)
-        assert (table[:, 0, :, 3] >= 0).sum(1).tolist() == counts.tolist()
+        start = ReverseStart(slots, given)
+        found = network.candidates(encoding, batch.keys, start, plain_inference())
+        assert found.left.shape == (3, 1, 4)
+        assert found.is_entity[:, 0].sum(1).tolist() == counts.tolist()
 
 
 def test_entities_are_generated_in_order():
@@ -343,20 +353,23 @@ def test_entities_are_generated_in_order():
 def test_queries_depend_on_the_sentence_alone(make):
     objective, corpus = make("queries")
     network = objective.network.eval()
-    table = network.candidates(encoding_of(network, corpus.batch(np.arange(6))))
-    assert table.shape == (6, 12, 5), "as many as there are noisy spans in training"
-    alone = network.candidates(encoding_of(network, corpus.batch(np.array([3]))))
-    assert torch.allclose(table[3], alone[0], atol=1e-5)
+    found = network.propose(encoding_of(network, corpus.batch(np.arange(6))))
+    assert found.left.shape == (6, 1, 12), "as many as there are noisy spans in training"
+    alone = network.propose(encoding_of(network, corpus.batch(np.array([3]))))
+    assert torch.equal(found.left[3], alone.left[0])
+    expected = alone.summed_probability[0]
+    assert torch.allclose(found.summed_probability[3], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_what_passes_where_nothing_is_fitted(method):
-    """A probability above one half, or the sum that the paper asks for."""
-    settings, settle = Settings.from_dict({"method": method}), network_class(method).settle
+def test_default_thresholds(method):
+    """A probability above one half, or the sum of the paper."""
+    settings = Settings.from_dict({"method": method})
+    resolve = network_class(method).resolve_settings
     expected = 1.5 if method in ("crf", "biaffine") else None
-    assert settle(settings, []).inference.phi == expected
+    assert resolve(settings, []).inference.phi == expected
     given = settings.override(["inference.threshold=0.7"])
-    assert settle(given, []).inference == given.inference
+    assert resolve(given, []).inference == given.inference
 
 
 def test_levels_are_taken_from_the_data(make):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from diffusionner.diffusion.span_counts import LOWEST
+from diffusionner.model.initializer import IMPOSSIBLE
 from torch import Tensor, nn
 
 from reproduce.rivals.tags import BEGIN, END, INSIDE, OUTSIDE, PARTS, SINGLE, followers
@@ -32,9 +32,9 @@ class Chains(nn.Module):
         # A sentence may begin as it may go on, and end as it may stop, outside of an entity.
         begins, stops = self.allowed[OUTSIDE], self.allowed[:, OUTSIDE]
         return (
-            self.transitions.float().masked_fill(~self.allowed, LOWEST),
-            self.first.float().masked_fill(~begins, LOWEST),
-            self.last.float().masked_fill(~stops, LOWEST),
+            self.transitions.float().masked_fill(~self.allowed, IMPOSSIBLE),
+            self.first.float().masked_fill(~begins, IMPOSSIBLE),
+            self.last.float().masked_fill(~stops, IMPOSSIBLE),
         )
 
     def log_sums(self, emissions: Tensor, mask: Tensor) -> Tensor:
