@@ -1,8 +1,9 @@
-"""Inference with torch on a CPU, and the choice of engine for other devices."""
+"""Inference with torch, and the choice of engine for a device."""
 
 from __future__ import annotations
 
 import copy
+from functools import partial
 
 import numpy as np
 import torch
@@ -37,19 +38,20 @@ class TorchEngine:
     ) -> Pending:
         """Run a batch. A network in training mode is put back into it."""
         network = self.running
+        to_tensor = partial(torch.as_tensor, device=next(network.parameters()).device)
         was_training = network.training
         if was_training:
             network.eval()
         try:
             with torch.inference_mode():
-                encoding = network.encoder(batch.map(torch.from_numpy))
-                spans = None if start.spans is None else torch.from_numpy(start.spans)
-                start_here = ReverseStart(torch.from_numpy(start.slots), spans, start.timestep)
+                encoding = network.encoder(batch.map(to_tensor))
+                spans = None if start.spans is None else to_tensor(start.spans)
+                start_here = ReverseStart(to_tensor(start.slots), spans, start.timestep)
                 found = network.candidates(encoding, batch.keys, start_here, settings)
         finally:
             if was_training:
                 network.train()
-        arrays = {name: tensor.numpy() for name, tensor in vars(found).items()}
+        arrays = {name: tensor.cpu().numpy() for name, tensor in vars(found).items()}
         return lambda: Candidates(**arrays)
 
 
