@@ -61,7 +61,7 @@ def lively_model(encoder_folder: Path, *changes: str) -> DiffusionNER:
             decoder.initializer.project.bias[-1] -= 5
     limit = position_limit(transformer.config)
     tokenizer = load_tokenizer(encoder_folder, limit)
-    return DiffusionNER(TorchEngine(network), tokenizer, settings)
+    return DiffusionNER(TorchEngine(network.eval()), tokenizer, settings)
 
 
 @torch.no_grad()

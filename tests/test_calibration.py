@@ -1,4 +1,4 @@
-"""Scores that mean what they say: fitting, thresholds by type, and who decides."""
+"""Calibration: fitting, thresholds by type, precedence of settings, the command line."""
 
 from __future__ import annotations
 
@@ -15,17 +15,14 @@ from diffusionner import DiffusionNER, formats
 from diffusionner.corpus import Sentence, Span
 from diffusionner.errors import CheckpointError, SettingsError
 from diffusionner.inference.calibration import (
-    FEWEST_PER_KNOT,
-    PHI,
-    Calibration,
-    ScoreRule,
+    MIN_PER_KNOT,
     expected_calibration_error,
-    fit,
-    load_calibration,
+    fit_calibration,
     outcomes,
 )
-from diffusionner.inference.decoding import DecodedEntity
+from diffusionner.inference.decoding import DEFAULT_PHI, DecodedEntity, ScoreRule
 from diffusionner.settings import Settings
+from diffusionner.storage.calibration import Calibration, load_calibration
 from models import lively_model
 
 LABELS = ["A", "B"]
@@ -36,111 +33,113 @@ def ner(encoder_folder: Path) -> DiffusionNER:
     return lively_model(encoder_folder)
 
 
-def square(total: float) -> float:
-    return (total / 3) ** 2
+def square(summed: float) -> float:
+    return (summed / 3) ** 2
 
 
-def late(total: float) -> float:
-    return 0.9 * (total > 2.6)
+def late(summed: float) -> float:
+    return 0.9 * (summed > 2.6)
 
 
 def corpus(
     count: int, chances: Sequence[Callable[[float], float]] = (square, square), seed: int = 0
 ) -> tuple[list[Sentence], list[list[DecodedEntity]]]:
-    """Sentences of two words in each of which one entity is found, at a random total.
+    """Return sentences of two words and one predicted entity for each, with a random sum.
 
-    chances: for each type, how often it is right at a total.
+    chances: for each type, the probability of being right, given the sum.
     """
     random = np.random.default_rng(seed)
     sentences, found = [], []
     for _ in range(count):
-        kind, total = int(random.integers(2)), float(random.uniform(0, 3))
-        right = random.random() < chances[kind](total)
-        span = Span(0, 1, LABELS[kind]) if right else Span(1, 2, LABELS[kind])
+        type_id, summed = int(random.integers(2)), float(random.uniform(0, 3))
+        right = random.random() < chances[type_id](summed)
+        span = Span(0, 1, LABELS[type_id]) if right else Span(1, 2, LABELS[type_id])
         sentences.append(Sentence(["a", "b"], [span]))
-        found.append([DecodedEntity(0, 0, kind, total, total / 3, 1)])
+        found.append([DecodedEntity(0, 0, type_id, summed, summed / 3, 1)])
     return sentences, found
 
 
-def test_scores_are_the_share_that_is_right():
-    calibration = fit(*corpus(20_000), LABELS)
+def test_scores_are_the_share_of_right_entities():
+    calibration = fit_calibration(*corpus(20_000), LABELS)
     assert calibration is not None
-    totals = np.linspace(0.3, 2.8, 20)
-    assert np.abs(calibration.scores(totals) - (totals / 3) ** 2).max() < 0.05
-    sentences, found = corpus(20_000, seed=1)  # others
-    totals, right, _ = outcomes(sentences, found, LABELS)
-    assert expected_calibration_error(calibration.scores(totals), right) < 0.02
-    assert expected_calibration_error(totals / 3, right) > 0.1
+    sums = np.linspace(0.3, 2.8, 20)
+    assert np.abs(calibration.scores(sums) - square(sums)).max() < 0.05
+    sums, right, _ = outcomes(*corpus(20_000, seed=1), LABELS)  # other sentences
+    assert expected_calibration_error(calibration.scores(sums), right) < 0.02
+    assert expected_calibration_error(sums / 3, right) > 0.1
 
 
-def test_scores_never_fall_and_knots_stand_for_enough():
-    calibration = fit(*corpus(500), LABELS)
+def test_scores_do_not_decrease_and_knots_have_enough_entities():
+    calibration = fit_calibration(*corpus(500), LABELS)
     assert calibration is not None
-    assert (np.diff(calibration.totals) > 0).all()
+    assert (np.diff(calibration.sums) > 0).all()
     assert (np.diff(calibration.probabilities) >= 0).all()
-    assert 2 <= len(calibration.totals) <= 500 // FEWEST_PER_KNOT
+    assert 2 <= len(calibration.sums) <= 500 // MIN_PER_KNOT
     assert calibration.probabilities[0] > 0 and calibration.probabilities[-1] < 1
 
 
-def test_many_equal_totals():
+def test_many_equal_sums():
     sentences, found = corpus(400)
-    found = [[one[0]._replace(total=1.0 if one[0].total < 1.5 else 2.0)] for one in found]
-    calibration = fit(sentences, found, LABELS)
+    found = [
+        [one._replace(summed_probability=1.0 if one.summed_probability < 1.5 else 2.0)]
+        for (one,) in found
+    ]
+    calibration = fit_calibration(sentences, found, LABELS)
     assert calibration is not None
-    assert list(calibration.totals) == [1.0, 2.0]
+    assert list(calibration.sums) == [1.0, 2.0]
     assert calibration.probabilities[0] < calibration.probabilities[1]
 
 
-def test_too_few_are_not_fitted():
-    assert fit(*corpus(2 * FEWEST_PER_KNOT - 1), LABELS) is None
-    assert fit([Sentence(["a"])], [[]], LABELS) is None
+def test_too_few_entities_give_no_calibration():
+    assert fit_calibration(*corpus(2 * MIN_PER_KNOT - 1), LABELS) is None
+    assert fit_calibration([Sentence(["a"])], [[]], LABELS) is None
 
 
-def test_least_total_undoes_scores():
+def test_min_sum_inverts_scores():
     calibration = Calibration((1.0, 2.0, 2.5), (0.2, 0.2, 0.9), {})
     for score in (0.21, 0.5, 0.9):
-        assert calibration.scores([calibration.least_total(score)])[0] == pytest.approx(score)
-    assert calibration.least_total(0.1) == calibration.least_total(0.2) == 0.0
-    assert calibration.least_total(0.91) == np.inf
+        assert calibration.scores([calibration.min_sum(score)])[0] == pytest.approx(score)
+    assert calibration.min_sum(0.1) == calibration.min_sum(0.2) == 0.0
+    assert calibration.min_sum(0.91) == np.inf
 
 
-def test_a_type_that_is_seldom_right_has_its_own_threshold():
-    calibration = fit(*corpus(20_000, (square, late)), LABELS)
+def test_frequent_types_have_their_own_thresholds():
+    calibration = fit_calibration(*corpus(20_000, (square, late)), LABELS)
     assert calibration is not None
     assert calibration.thresholds["A"] < calibration.thresholds["B"]
-    few = fit(*corpus(80, (square, late)), LABELS)
+    few = fit_calibration(*corpus(80, (square, late)), LABELS)
     assert few is not None
     assert few.thresholds == {"A": 0.5, "B": 0.5}
 
 
-def judge(calibration: Calibration | None, **options: float) -> ScoreRule:
+def rule(calibration: Calibration | None, **options: float) -> ScoreRule:
     return ScoreRule(dataclasses.replace(plain_inference(), **options), LABELS, calibration)
 
 
-def test_who_decides():
+def test_precedence_of_phi_threshold_and_calibration():
     fitted = Calibration((1.0, 2.0), (0.0, 1.0), {"A": 0.5, "B": 0.75})
-    assert judge(fitted).least.tolist() == [1.5, 1.75]
-    assert judge(fitted, threshold=0.25).least.tolist() == [1.25, 1.25]
-    assert judge(fitted, phi=2.2).least.tolist() == [2.2, 2.2]
-    assert judge(None).least.tolist() == [PHI, PHI]
-    assert judge(None, threshold=0.5).least.tolist() == [1.5, 1.5]
-    assert judge(fitted).scores(np.array([1.25])) == 0.25
-    assert judge(None).scores(np.array([1.5])) == 0.5
+    assert rule(fitted).min_sums.tolist() == [1.5, 1.75]
+    assert rule(fitted, threshold=0.25).min_sums.tolist() == [1.25, 1.25]
+    assert rule(fitted, phi=2.2).min_sums.tolist() == [2.2, 2.2]
+    assert rule(None).min_sums.tolist() == [DEFAULT_PHI, DEFAULT_PHI]
+    assert rule(None, threshold=0.5).min_sums.tolist() == [1.5, 1.5]
+    assert rule(fitted).scores(np.array([1.25])) == 0.25
+    assert rule(None).scores(np.array([1.5])) == 0.5
 
 
 @pytest.mark.parametrize(("missed", "expected"), [(0, 0.5), (25, 0.45), (150, 0.3), (400, 0.25)])
-def test_among_equals_the_threshold_is_half_of_the_best_f1(missed, expected):
-    """Nothing lies between the sure ones and the hopeless: every threshold does as well."""
+def test_among_equally_good_thresholds_half_of_the_best_f1_is_chosen(missed, expected):
+    """No score lies between right and wrong entities, so every threshold has the same F1."""
     sure = [Sentence(["a"], [Span(0, 1, "A")])] * 100
     wrong, rest = [Sentence(["a"])] * 30, [Sentence(["a"], [Span(0, 1, "A")])] * missed
     found = [[DecodedEntity(0, 0, 0, 2.9, 0.0, 1)]] * 100 + [
         [DecodedEntity(0, 0, 0, 0.1, 0.0, 1)]
     ] * 30
-    calibration = fit([*sure, *wrong, *rest], [*found, *([[]] * missed)], ["A"])
+    calibration = fit_calibration([*sure, *wrong, *rest], [*found, *([[]] * missed)], ["A"])
     assert calibration is not None and calibration.thresholds == {"A": expected}
 
 
-def test_threshold_and_phi_take_each_others_place():
+def test_threshold_and_phi_replace_each_other():
     settings = Settings().with_inference({"phi": 2.0})
     assert settings.with_inference({"threshold": 0.3}).inference.phi is None
     assert settings.with_inference({"threshold": 0.3}).inference.threshold == 0.3
@@ -150,13 +149,13 @@ def test_threshold_and_phi_take_each_others_place():
 
 
 def test_expected_calibration_error_by_hand():
-    # Two in [0.9, 1]: 0.95 on average, half right. One in [0.2, 0.3]: wrong.
+    # Two in [0.9, 1], on average 0.95, half of them right. One in [0.2, 0.3], wrong.
     error = expected_calibration_error([0.9, 1.0, 0.25], [True, False, False])
     assert error == pytest.approx((abs(1.9 - 1) + 0.25) / 3)
     assert expected_calibration_error([], []) == 0.0
 
 
-def test_a_calibration_is_kept_with_the_model(ner: DiffusionNER, tmp_path: Path):
+def test_the_calibration_is_saved_with_the_model(ner: DiffusionNER, tmp_path: Path):
     fitted = Calibration((1.0, 2.0), (0.1, 0.8), dict.fromkeys(ner.labels, 0.4))
     calibrated = DiffusionNER(ner.engine, ner.subwords, ner.settings, fitted)
     calibrated.save_pretrained(tmp_path / "model")
@@ -173,17 +172,17 @@ def test_a_calibration_is_kept_with_the_model(ner: DiffusionNER, tmp_path: Path)
 @pytest.mark.parametrize(
     "broken",
     [
-        {"totals": [1, 2]},
-        {"totals": [2, 1], "probabilities": [0.1, 0.2], "thresholds": {}},
-        {"totals": [1, 2], "probabilities": [0.3, 0.2], "thresholds": {}},
-        {"totals": [1, 2], "probabilities": [0.1, 1.2], "thresholds": {}},
-        {"totals": [], "probabilities": [], "thresholds": {}},
-        {"totals": ["x"], "probabilities": [0.5], "thresholds": {}},
-        {"totals": [1], "probabilities": [0.5], "thresholds": {"other": 0.5}},
+        {"sums": [1, 2]},
+        {"sums": [2, 1], "probabilities": [0.1, 0.2], "thresholds": {}},
+        {"sums": [1, 2], "probabilities": [0.3, 0.2], "thresholds": {}},
+        {"sums": [1, 2], "probabilities": [0.1, 1.2], "thresholds": {}},
+        {"sums": [], "probabilities": [], "thresholds": {}},
+        {"sums": ["x"], "probabilities": [0.5], "thresholds": {}},
+        {"sums": [1], "probabilities": [0.5], "thresholds": {"other": 0.5}},
         [1],
     ],
 )
-def test_a_broken_calibration_is_named(ner: DiffusionNER, tmp_path: Path, broken):
+def test_an_invalid_calibration_is_an_error(ner: DiffusionNER, tmp_path: Path, broken):
     ner.save_pretrained(tmp_path)
     path = tmp_path / "config.json"
     config = json.loads(path.read_text())
@@ -194,7 +193,7 @@ def test_a_broken_calibration_is_named(ner: DiffusionNER, tmp_path: Path, broken
         load_calibration(tmp_path)
 
 
-def test_votes_count_the_spans_of_an_entity(ner: DiffusionNER):
+def test_votes_are_the_number_of_spans_of_an_entity(ner: DiffusionNER):
     found = ner.predict_tokens([["Ada", "met", "Charles", "."]], spans=30, phi=0.0, overlap="all")
     votes = [entity.votes for entity in found[0]]
     assert all(vote >= 1 for vote in votes)
@@ -202,12 +201,12 @@ def test_votes_count_the_spans_of_an_entity(ner: DiffusionNER):
 
 
 def test_calibrate_on_the_command_line(ner: DiffusionNER, tmp_path: Path, cli):
-    """Half of what the model finds is called right: its scores become one half."""
+    """Half of the predicted entities are gold, so the scores become one half."""
     sentences = [Sentence(["Ada", "met", "Charles", f"{i}", "."]) for i in range(60)]
     for sentence, found in zip(sentences, ner.predict_sentences(sentences), strict=True):
         sentence.entities = found[::2]
     ner.save_pretrained(tmp_path / "before", precision="int8")
-    stale = ("README.md", "state.safetensors", "test.json")  # none is true of the other model
+    stale = ("README.md", "state.safetensors", "test.json")  # not true of the calibrated model
     for name in stale:
         (tmp_path / "before" / name).write_text("of this one")
     formats.write(tmp_path / "dev.jsonl", sentences)
@@ -224,9 +223,9 @@ def test_calibrate_on_the_command_line(ner: DiffusionNER, tmp_path: Path, cli):
     assert {file.name for file in (tmp_path / "after").iterdir()} == {
         file.name for file in (tmp_path / "before").iterdir()
     } - set(stale)
-    found = DiffusionNER.from_pretrained(tmp_path / "after").find(sentences, phi=0.0)
-    totals, right, _ = outcomes(sentences, found, ner.labels)
-    assert expected_calibration_error(fitted.scores(totals), right) < 0.05
+    found = DiffusionNER.from_pretrained(tmp_path / "after").decode_sentences(sentences, phi=0.0)
+    sums, right, _ = outcomes(sentences, found, ner.labels)
+    assert expected_calibration_error(fitted.scores(sums), right) < 0.05
     report = cli("evaluate", *given, "--resamples", 20)
     assert "expected calibration error" in report.out
     formats.write(tmp_path / "dev.jsonl", sentences[:1])
@@ -235,7 +234,7 @@ def test_calibrate_on_the_command_line(ner: DiffusionNER, tmp_path: Path, cli):
     assert not (tmp_path / "none").exists()
 
 
-def test_calibrating_onto_a_model_that_is_read_is_refused(ner, tmp_path: Path, refused):
+def test_calibrate_does_not_overwrite_its_inputs(ner, tmp_path: Path, refused):
     for name in ("one", "other"):
         ner.save_pretrained(tmp_path / name)
     before = (tmp_path / "one" / "config.json").read_bytes()
@@ -246,8 +245,8 @@ def test_calibrating_onto_a_model_that_is_read_is_refused(ner, tmp_path: Path, r
     assert (tmp_path / "one" / "config.json").read_bytes() == before
 
 
-def test_scores_of_another_model(ner: DiffusionNER, tmp_path: Path, cli):
-    """As for one that was trained on dev too, and has nothing left to fit them on."""
+def test_calibrate_with_the_scores_of_another_model(ner: DiffusionNER, tmp_path: Path, cli):
+    """Needed for a model trained on dev too, which has no data left to fit them on."""
     scores = Calibration((0.5, 2.5), (0.1, 0.9), dict.fromkeys(ner.labels, 0.4))
     DiffusionNER(ner.engine, ner.subwords, ner.settings, scores).save_pretrained(tmp_path / "one")
     ner.save_pretrained(tmp_path / "all")

@@ -9,14 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from diffusionner.diffusion.span_counts import LEAST_SCORE, span_counts
 
 from diffusionner import DiffusionNER
 from diffusionner.batching import EncodedCorpus
 from diffusionner.corpus import Sentence
+from diffusionner.diffusion import span_slots
+from diffusionner.diffusion.sampler import MIN_CANDIDATE_SCORE
 from diffusionner.errors import SettingsError
-from diffusionner.model.initializer import candidates
+from diffusionner.model.initializer import best_spans
 from diffusionner.model.network import DenoisingNetwork
+from diffusionner.model.tensors import batch_to_device
 from diffusionner.settings import Settings
 from models import LABELS, assert_same, lively_model, written
 
@@ -35,7 +37,7 @@ def ner(encoder_folder: Path) -> DiffusionNER:
 
 @pytest.fixture(scope="module")
 def sentences(nested_sentences: list[Sentence]) -> list[list[str]]:
-    """From one word, of which there is a single span, to several windows."""
+    """From one word, with a single span, to several windows."""
     words = [word for s in nested_sentences for word in s.words]
     short = [words[at : at + n] for n in (1, 2, 3) for at in range(0, 36, 3)]
     return [*short, words[100:250], *(s.words for s in nested_sentences[:8])]
@@ -43,7 +45,7 @@ def sentences(nested_sentences: list[Sentence]) -> list[list[str]]:
 
 @contextmanager
 def shifted(ner: DiffusionNER, shift: float) -> Iterator[None]:
-    """All scores of the initializer are so much higher."""
+    """Add a number to all scores of the initializer."""
     bias = ner.network.decoder.initializer.project.bias
     with torch.no_grad():
         bias[-1] += shift
@@ -56,14 +58,14 @@ def shifted(ner: DiffusionNER, shift: float) -> Iterator[None]:
 
 @contextmanager
 def watched(network: DenoisingNetwork) -> Iterator[list[tuple[str, torch.Tensor | None]]]:
-    """Calls of encoder and decoder in turn, with the slots that the decoder is given."""
+    """Record calls of encoder and decoder, with the mask of slots that the decoder gets."""
     calls: list[tuple[str, torch.Tensor | None]] = []
     hooks = [
         network.encoder.transformer.register_forward_hook(
             lambda *_: calls.append(("encoder", None))
         ),
         network.decoder.register_forward_hook(
-            lambda _module, given, _found: calls.append(("decoder", given[3]))
+            lambda _module, inputs, _output: calls.append(("decoder", inputs[3]))
         ),
     ]
     try:
@@ -75,8 +77,8 @@ def watched(network: DenoisingNetwork) -> Iterator[list[tuple[str, torch.Tensor 
 
 @pytest.mark.parametrize("number", ["auto", 20])
 @pytest.mark.parametrize("steps", [1, 3])
-@pytest.mark.parametrize("shift", [0.0, 2.0])  # more of the few spans of short ones are likely
-def test_a_sentence_alone_and_in_any_batch(ner, sentences, steps, number, shift):
+@pytest.mark.parametrize("shift", [0.0, 2.0])  # with 2, more spans of short sentences are likely
+def test_entities_do_not_depend_on_the_batch(ner, sentences, steps, number, shift):
     options = {"steps": steps, "spans": number}
     with shifted(ner, shift):
         alone = [ner.predict_tokens([words], **options)[0] for words in sentences]
@@ -88,7 +90,7 @@ def test_a_sentence_alone_and_in_any_batch(ner, sentences, steps, number, shift)
         assert_same(mixed, [alone[i] for i in order])
 
 
-@pytest.mark.parametrize("steps", [1, 2, 30])  # 30: more than a fifth of all
+@pytest.mark.parametrize("steps", [1, 2, 30])  # 30: more than a fifth of T
 @pytest.mark.parametrize("number", ["auto", 20])
 def test_the_sentence_is_encoded_once(ner, sentences, steps, number):
     with watched(ner.network) as calls:
@@ -96,7 +98,7 @@ def test_the_sentence_is_encoded_once(ner, sentences, steps, number):
     assert [name for name, _ in calls] == ["encoder"] + ["decoder"] * steps
 
 
-def test_nothing_is_random(ner, sentences):
+def test_candidates_need_no_noise(ner, sentences):
     expected = ner.predict_tokens(sentences, seed=0)
     assert ner.predict_tokens(sentences, seed=1) == expected
     noise = [ner.predict_tokens(sentences, start="noise", seed=seed) for seed in (0, 1)]
@@ -106,20 +108,20 @@ def test_nothing_is_random(ner, sentences):
 
 
 def scores_of(ner: DiffusionNER, sentences: list[list[str]]) -> torch.Tensor:
-    """What the initializer says of every span, [B, M, M]."""
+    """Return the initializer's score of every span, [B, M, M]."""
     corpus = EncodedCorpus([Sentence(w) for w in sentences], ner.subwords, ner.settings.encoder)
-    batch = to_tensors(corpus.batch(np.arange(len(sentences))), CPU)
+    batch = batch_to_device(corpus.batch(np.arange(len(sentences))), CPU)
     with torch.no_grad():
-        scores: torch.Tensor = ner.network.encode(batch).initial.spans
+        scores: torch.Tensor = ner.network.prepare(batch).initial.spans
     return scores
 
 
-def test_it_is_as_if_the_candidates_were_given(ner, sentences):
-    """At the timestep whose noisy spans they are taken for."""
+def test_starting_from_candidates_equals_giving_them(ner, sentences):
+    """At the timestep assigned to candidates."""
     words = sentences[-4:]
     scores = scores_of(ner, words)
     given = [
-        [(left, right + 1) for left, right in own] for own in candidates(scores, 9)[0].tolist()
+        [(left, right + 1) for left, right in own] for own in best_spans(scores, 9)[0].tolist()
     ]
     assert ner.network.schedule.candidate_start == 20
     for steps in (1, 3):
@@ -127,28 +129,27 @@ def test_it_is_as_if_the_candidates_were_given(ner, sentences):
         assert_same(ner.predict_tokens(words, spans=9, steps=steps), expected)
         later = ner.predict_tokens(words, from_spans=given, timestep=30, steps=steps)
         assert later != expected
-    # What is given comes first.
+    # Given spans take precedence over the setting.
     other = ner.predict_tokens(words, from_spans=[[(0, 1)]] * 4)
     assert_same(other, ner.predict_tokens(words, from_spans=[[(0, 1)]] * 4, start="noise"))
 
 
-def test_auto_denoises_what_is_likely(ner, sentences):
+def test_auto_denoises_likely_candidates(ner, sentences):
     words = sentences[-8:]
     scores = scores_of(ner, words)
-    good = (scores >= LEAST_SCORE).sum((1, 2))
-    expected = np.minimum(
-        good.numpy(), span_counts(np.array(list(map(len, words))), "auto", "candidates")
-    )
+    likely = (scores >= MIN_CANDIDATE_SCORE).sum((1, 2)).numpy()
+    lengths = np.array([len(one) for one in words])
+    expected = np.minimum(likely, span_slots(lengths, "auto", "candidates").sum(1))
     with watched(ner.network) as calls:
         ner.predict_tokens(words, batch_size=100, steps=1)
         ner.predict_tokens(words, batch_size=100, steps=1, spans=60)
     (_, few), (_, many) = (call for call in calls if call[0] == "decoder")
     assert sorted(few.sum(1).tolist()) == sorted(expected.tolist())
-    assert few.sum(1).min() >= 1 and few.shape[1] == few.sum(1).max() < 60, "no wider than needed"
+    assert few.sum(1).min() >= 1 and few.shape[1] == few.sum(1).max() < 60, "as narrow as possible"
     assert many is None, "a fixed number needs no mask"
 
 
-def test_auto_denoises_one_span_at_least(ner, sentences):
+def test_auto_denoises_at_least_one_span(ner, sentences):
     with shifted(ner, -100), watched(ner.network) as calls:
         found = ner.predict_tokens(sentences[-8:], batch_size=100, steps=1)
         ner.predict_tokens(sentences, batch_size=100, steps=1)
@@ -175,7 +176,7 @@ def test_candidates_need_an_initializer(encoder_folder, refused, tmp_path):
     assert "inference.start=candidates needs decoder.initializer=spans" in err
 
 
-def test_saved_and_loaded_again(ner, sentences, cli, tmp_path):
+def test_save_and_load(ner, sentences, cli, tmp_path):
     ner.save_pretrained(tmp_path / "model")
     again = DiffusionNER.from_pretrained(tmp_path / "model", device="cpu")
     assert again.settings == ner.settings and again.labels == LABELS

@@ -1,4 +1,4 @@
-"""spans="auto": as many noisy spans as a sentence needs, whatever stands beside it."""
+"""spans="auto": the number of noisy spans depends on the sentence, not on its batch."""
 
 from __future__ import annotations
 
@@ -10,18 +10,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 from corpora import put
-from diffusionner.diffusion.span_counts import LEAST, MOST, fewest, span_counts
-from diffusionner.inference.predictor import Task, predict
 from plain import plain_encoder, plain_inference
 
 from diffusionner import DiffusionNER
 from diffusionner.batching import Batch, EncodedCorpus
 from diffusionner.corpus import Sentence, Span
 from diffusionner.data.ceiling import F1Ceiling, Window, WindowSplitter
+from diffusionner.diffusion import Candidates, ReverseStart, min_spans, span_slots
+from diffusionner.diffusion.sampler import MAX_SPANS, MIN_SPANS
 from diffusionner.errors import SettingsError
+from diffusionner.inference.stream import PredictionTask, predict
 from diffusionner.settings import InferenceSettings, Settings
 from diffusionner.storage.encoders import load_tokenizer
 from models import assert_same, everything, lively_model, written
+
+
+def span_counts(words: np.ndarray, spans: int | str, start: str) -> np.ndarray:
+    return span_slots(words, spans, start).sum(1)
 
 
 def own_count(words: int) -> int:
@@ -34,44 +39,46 @@ def own_count(words: int) -> int:
 @pytest.mark.parametrize("start", ["noise", "candidates"])
 def test_counts_grow_with_the_sentence_within_bounds(start):
     counts = span_counts(np.arange(1, 600), "auto", start)
-    assert counts.dtype == np.int64
-    assert counts[0] == LEAST == fewest("auto") and counts[-1] == MOST
+    assert counts[0] == MIN_SPANS == min_spans("auto") and counts[-1] == MAX_SPANS
     assert (np.diff(counts) >= 0).all() and len(np.unique(counts)) > 20
-    within = (counts > LEAST) & (counts < MOST)
+    within = (counts > MIN_SPANS) & (counts < MAX_SPANS)
     assert (2 * counts[within] > np.arange(1, 600)[within]).all()
 
 
 def test_crowded_sentences_get_several_spans_for_each_entity():
     words = np.arange(1, 97)
     assert (span_counts(words, "auto", "noise") >= 3 * (words // 2)).all()
-    assert (span_counts(words, "auto", "candidates") > words // 2).all(), "one, and some to spare"
+    assert (span_counts(words, "auto", "candidates") > words // 2).all(), "one for each, and more"
 
 
-def test_a_number_is_everyones():
+def test_a_number_applies_to_all_sentences():
     assert span_counts(np.array([1, 700, 3]), 20, "noise").tolist() == [20, 20, 20]
-    assert fewest(20) == 20
+    assert min_spans(20) == 20
 
 
 class Recording:
-    """An engine that finds nothing but notes what it was given."""
+    """Engine that finds nothing and records the slots of each batch."""
 
-    labels = ("A",)
-    subword_step, ahead = 1, 2
+    subword_multiple, prefetch = 1, 2
 
     def __init__(self) -> None:
+        self.labels = ["A"]
         self.seen: list[tuple[np.ndarray, np.ndarray]] = []
 
-    def find(
+    def launch(
         self,
         batch: Batch[np.ndarray],
+        start: ReverseStart[np.ndarray],
         settings: InferenceSettings,
-        slots: np.ndarray,
-        given: np.ndarray | None = None,
-        start: int | None = None,
-    ) -> Callable[[], np.ndarray]:
-        assert slots.dtype == bool and (given is None or given.shape == (*slots.shape, 2))
+    ) -> Callable[[], Candidates[np.ndarray]]:
+        slots = start.slots
+        assert slots.dtype == bool
+        assert start.spans is None or start.spans.shape == (*slots.shape, 2)
         self.seen.append((batch.lengths, slots))
-        return lambda: np.full((*slots[:, None].shape, 5), -1.0)
+        blank = np.zeros((len(slots), 1, slots.shape[1]), dtype=np.int64)
+        noisy = np.zeros((*blank.shape, 2), dtype=np.int64)
+        none = blank.astype(bool)
+        return lambda: Candidates(blank, blank, blank, blank + 0.0, blank + 0.0, none, none, noisy)
 
 
 @pytest.fixture(scope="module")
@@ -84,29 +91,29 @@ def corpus(encoder_folder: Path) -> EncodedCorpus:
 
 @pytest.mark.parametrize("batch_size", [1, 3, 100])
 @pytest.mark.parametrize("spans", ["auto", 7])
-def test_every_window_gets_its_own_number(corpus, spans, batch_size):
+def test_every_window_has_its_own_number_of_spans(corpus, spans, batch_size):
     engine = Recording()
     options = plain_inference(spans=spans, batch_size=batch_size)
-    assert predict(engine, Task(corpus, range(6)), options, everything(["A"])) == [[]] * 6
+    assert predict(engine, PredictionTask(corpus, range(6)), options, everything(["A"])) == [[]] * 6
     assert sum(len(lengths) for lengths, _ in engine.seen) == len(corpus) > 6
     for lengths, slots in engine.seen:
         counts = slots.sum(1)
         assert counts.tolist() == span_counts(lengths, spans, "noise").tolist()
-        assert slots.shape[1] == counts.max(), "no more than the batch needs"
-        assert (np.sort(~slots, 1) == ~slots).all(), "the first ones"
+        assert slots.shape[1] == counts.max(), "as narrow as possible"
+        assert (np.sort(~slots, 1) == ~slots).all(), "a sentence has the first slots"
 
 
-def test_given_spans_are_not_counted(corpus):
+def test_given_spans_determine_the_number(corpus):
     engine = Recording()
     given = [[(0, 1)] * number for number in (3, 0, 1, 25, 70, 0)]
-    task = Task(corpus, range(6), given, 20)
+    task = PredictionTask(corpus, range(6), given, 20)
     predict(engine, task, plain_inference(batch_size=100), everything(["A"]))
     ((lengths, slots),) = engine.seen
     for length, number in ((1, 3), (5, 0), (9, 1), (30, 25), (60, 70)):
         assert slots[lengths == length].sum() == number
 
 
-# The same entities in any company
+# Independence of the batch
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +123,7 @@ def ner(encoder_folder: Path) -> DiffusionNER:
 
 @pytest.fixture(scope="module")
 def sentences(nested_sentences: list[Sentence]) -> list[list[str]]:
-    """From one word to several windows: counts from the least to more than twice as many."""
+    """From one word to several windows, with many different numbers of spans."""
     words = [word for s in nested_sentences for word in s.words]
     lengths = (1, 2, 6, 7, 11, 14, 18, 22)
     cut = [words[10 * n : 10 * n + length] for n, length in enumerate(lengths)]
@@ -124,7 +131,7 @@ def sentences(nested_sentences: list[Sentence]) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(("steps", "eta"), [(1, 0.0), (4, 0.0), (4, 0.5)])
-def test_a_sentence_alone_and_in_any_batch(ner, sentences, steps, eta):
+def test_entities_do_not_depend_on_the_batch(ner, sentences, steps, eta):
     options = {"steps": steps, "eta": eta}
     alone = [ner.predict_tokens([words], **options)[0] for words in sentences]
     assert len({own_count(len(words)) for words in sentences}) > 5
@@ -133,7 +140,7 @@ def test_a_sentence_alone_and_in_any_batch(ner, sentences, steps, eta):
         assert_same(ner.predict_tokens(sentences, batch_size=size, **options), alone)
 
 
-def test_any_order(ner, sentences):
+def test_entities_do_not_depend_on_the_order(ner, sentences):
     expected = ner.predict_tokens(sentences)
     for seed in range(3):
         order = np.random.default_rng(seed).permutation(len(sentences)).tolist()
@@ -141,9 +148,9 @@ def test_any_order(ner, sentences):
         assert_same(shuffled, [expected[i] for i in order])
 
 
-def test_it_is_as_if_the_number_were_given(ner, sentences):
+def test_auto_equals_giving_the_number(ner, sentences):
     for words in sentences:
-        if len(words) > 30:  # its windows have numbers of their own
+        if len(words) > 30:  # several windows, each with its own number
             continue
         count = own_count(len(words))
         (expected,) = ner.predict_tokens([words], spans=count)
@@ -151,14 +158,14 @@ def test_it_is_as_if_the_number_were_given(ner, sentences):
         assert len(expected) <= count
 
 
-def test_the_number_matters(ner, sentences):
+def test_the_number_of_spans_matters(ner, sentences):
     assert ner.predict_tokens(sentences, spans=3) != ner.predict_tokens(sentences)
 
 
 # Settings
 
 
-def test_auto_is_the_default_and_can_be_said(tmp_path):
+def test_auto_is_the_default_and_can_be_set(tmp_path):
     assert Settings().inference.spans == "auto"
     numbered = Settings().override(["inference.spans=20"])
     assert numbered.inference.spans == 20
@@ -172,7 +179,7 @@ def test_auto_is_the_default_and_can_be_said(tmp_path):
 
 
 @pytest.mark.parametrize("value", ["automatic", "Auto", "", "a", "auto,20", 2.5, True, None, []])
-def test_what_is_neither_a_number_nor_auto(value):
+def test_values_that_are_neither_a_number_nor_auto(value):
     with pytest.raises(SettingsError) as caught:
         Settings.from_dict({"inference": {"spans": value}})
     assert f"inference.spans={value!r} is not valid" in str(caught.value)
@@ -214,14 +221,14 @@ def test_predict_takes_numbers_and_auto(predicted, folder):
 
 @pytest.mark.parametrize("command", ["predict", "evaluate"])
 @pytest.mark.parametrize("value", ["automatic", "0", "2.5", "-1", ""])
-def test_rubbish_is_refused(refused, folder, tmp_path, command, value):
+def test_invalid_values_on_the_command_line(refused, folder, tmp_path, command, value):
     put(tmp_path, {"gold.jsonl": '{"tokens": ["Ada"], "entities": []}\n'})
     what = ["Ada"] if command == "predict" else ["--data", tmp_path / "gold.jsonl"]
     err = refused(command, *what, "--model", folder, f"--spans={value}")
     assert f"inference.spans={value!r} is not valid; expected int or auto" in err
 
 
-# What `data check` says
+# The F1 ceiling of `data check`
 
 
 def crowded(words: int, spans: int) -> tuple[Sentence, list[Span]]:
@@ -248,7 +255,7 @@ def test_ceiling(words, spans):
 
 
 def test_ceiling_of_several_windows(encoder_folder):
-    """Each window gets as many as the words it reads ask for, as in prediction."""
+    """Each window has as many spans as in prediction."""
     settings = plain_encoder(max_subwords=22)
     tokenizer = load_tokenizer(encoder_folder, limit=128)
     sentence = Sentence(["w"] * 45)
@@ -257,7 +264,7 @@ def test_ceiling_of_several_windows(encoder_folder):
     engine = Recording()
     corpus = EncodedCorpus([sentence], tokenizer, settings)
     options = plain_inference(overlap="all")
-    predict(engine, Task(corpus, [0]), options, everything(["A"]))
+    predict(engine, PredictionTask(corpus, [0]), options, everything(["A"]))
     given = sum(int(slots.sum()) for _, slots in engine.seen)
     assert given == sum(window.span_count(options) for window in windows) < len(entities)
     ceiling = F1Ceiling()
@@ -265,7 +272,7 @@ def test_ceiling_of_several_windows(encoder_folder):
     assert ceiling.reachable == given
 
 
-def test_check_names_the_number_of_the_window(cli, tmp_path):
+def test_data_check_reports_windows_with_too_many_entities(cli, tmp_path):
     sentence, entities = crowded(5, 15)
     record = {"tokens": sentence.words, "entities": [span._asdict() for span in entities]}
     put(tmp_path, {"a.jsonl": json.dumps(record) + "\n"})
@@ -274,4 +281,4 @@ def test_check_names_the_number_of_the_window(cli, tmp_path):
     expected = f"15 spans in a window with {own_count(5)} noisy spans (inference.spans)"
     assert expected in result.out + result.err
     enough = cli("data", "check", tmp_path / "a.jsonl", *settings, "inference.spans=15")
-    assert "in a window that gets" not in enough.out + enough.err
+    assert "in a window with" not in enough.out + enough.err
