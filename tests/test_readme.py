@@ -25,7 +25,10 @@ pytestmark = pytest.mark.skipif(
     not (ROOT / "models/en/pyproject.toml").exists(), reason="a source distribution has no models"
 )
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```(bash|python)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+# (language, commands, expected output if the README shows it)
+BLOCKS = re.findall(
+    r"^```(bash|python)\n(.*?)^```\n(?:```text\n(.*?)^```)?", README, re.MULTILINE | re.DOTALL
+)
 
 # What is run differently here, and why.
 CHANGES = {
@@ -87,12 +90,15 @@ def test_the_readme_is_short_and_begins_with_a_picture():
 
 
 @pytest.mark.parametrize(
-    "language, block", BLOCKS, ids=lambda text: re.sub(r"\W+", " ", text)[:40].strip()
+    "language, block, output",
+    BLOCKS,
+    ids=[f"{language} {re.sub(r'[^a-z]+', ' ', block)[:40]}" for language, block, _ in BLOCKS],
 )
-def test_block_runs(language: str, block: str, folder: Path, cli):
+def test_block_runs(language: str, block: str, output: str, folder: Path, cli, capsys):
     block = changed(block)
     if language == "python":
         exec(compile(block, "README.md", "exec"), {})
+        assert output in capsys.readouterr().out
         return
     for line in block.splitlines():
         words = shlex.split(line, comments=True)
