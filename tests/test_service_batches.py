@@ -20,7 +20,7 @@ def batches(requests: list[tuple[Operation, list[str]]], characters: int) -> lis
     async def run() -> list[list[str]]:
         queue = RequestQueue()
         for operation, texts in requests:
-            queue.add(QueuedRequest(operation, texts))
+            queue.requests.append(QueuedRequest(operation, texts))
         found = []
         while queue.requests:
             found.append([queued.text for queued in queue.next_batch(characters)])
@@ -47,8 +47,8 @@ def test_a_long_text_is_a_batch_of_its_own():
 def test_characters_ahead_of_a_new_request():
     async def run() -> None:
         queue = RequestQueue()
-        queue.add(QueuedRequest(PLAIN, ["x" * 10] * 100))
-        queue.add(QueuedRequest(PLAIN, ["x" * 50]))
+        queue.requests.append(QueuedRequest(PLAIN, ["x" * 10] * 100))
+        queue.requests.append(QueuedRequest(PLAIN, ["x" * 50]))
         assert queue.characters_ahead(1) == 10 + 50
         assert queue.characters_ahead(10) == 100 + 50
         assert queue.characters_ahead(500) == 1000 + 50
@@ -60,8 +60,8 @@ def test_removed_requests_are_not_computed():
     async def run() -> None:
         queue = RequestQueue()
         first, second = QueuedRequest(PLAIN, ["a", "b"]), QueuedRequest(PLAIN, ["c"])
-        queue.add(first)
-        queue.add(second)
+        queue.requests.append(first)
+        queue.requests.append(second)
         queue.next_batch(1)
         assert queue.remove(first) == 1
         assert queue.remove(first) == 0

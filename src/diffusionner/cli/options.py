@@ -45,6 +45,7 @@ BatchSize = Annotated[
 Device = Annotated[
     str | None, typer.Option(help="cpu, cuda, cuda:1 ...  [default: a GPU if available]")
 ]
+INFERENCE = "steps spans start average_steps threshold phi overlap seed batch_size".split()
 
 
 def load_model(model: str | Path, device: str | None) -> DiffusionNER:
@@ -55,29 +56,9 @@ def load_model(model: str | Path, device: str | None) -> DiffusionNER:
     return ner
 
 
-def inference_options(
-    steps: int | None,
-    spans: str | None,
-    start: str | None,
-    average: bool | None,
-    threshold: float | None,
-    phi: float | None,
-    overlap: str | None,
-    seed: int | None,
-    batch_size: str | None,
-) -> dict[str, Any]:
-    """Return the options as inference settings; None keeps the model's value."""
-    return {
-        "steps": steps,
-        "spans": spans,
-        "start": start,
-        "average_steps": average,
-        "threshold": threshold,
-        "phi": phi,
-        "overlap": overlap,
-        "seed": seed,
-        "batch_size": batch_size,
-    }
+def inference_options(*values: object) -> dict[str, Any]:
+    """Return the options, given in the order of INFERENCE; None keeps the model's setting."""
+    return dict(zip(INFERENCE, values, strict=True))
 
 
 @contextmanager

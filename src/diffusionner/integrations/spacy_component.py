@@ -7,6 +7,7 @@ Those that do not overlap a better one are also written to `doc.ents`.
 # No postponed annotations: older versions of spaCy read the types of the factory's arguments.
 
 import shutil
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -158,13 +159,8 @@ def create(
     batch_size: int | None,
 ) -> SpacyComponent:
     """Create the component; None keeps the model's setting."""
-    options = {
-        "threshold": threshold,
-        "steps": steps,
-        "overlap": overlap,
-        "batch_size": batch_size,
-    }
-    return SpacyComponent(name, model, spans_key, device, **options)
+    options = {"threshold": threshold, "steps": steps, "overlap": overlap}
+    return SpacyComponent(name, model, spans_key, device, **options, batch_size=batch_size)
 
 
 def _sentences(doc: Doc) -> list[list[int]]:
@@ -172,24 +168,14 @@ def _sentences(doc: Doc) -> list[list[int]]:
     if doc.has_annotation("SENT_START"):
         starts = [sentence.start for sentence in doc.sents]
     else:
+        offsets = [token.idx for token in doc]
         begins = [part.starts[0] for part in split_sentences(doc.text)]
-        starts = _first_tokens(doc, begins)
+        starts = [bisect_right(offsets, begin) - 1 for begin in begins]
     sentences = [
         [i for i in range(start, end) if not doc[i].is_space]
         for start, end in pairwise([*starts, len(doc)])
     ]
     return [sentence for sentence in sentences if sentence]
-
-
-def _first_tokens(doc: Doc, begins: list[int]) -> list[int]:
-    """Return the index of the token that contains each character."""
-    starts = []
-    token = 0
-    for begin in begins:
-        while token + 1 < len(doc) and doc[token + 1].idx <= begin:
-            token += 1
-        starts.append(token)
-    return starts
 
 
 def _flat(before: Iterable[Span], scored: Iterable[tuple[Span, float]]) -> list[Span]:

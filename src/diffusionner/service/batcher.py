@@ -77,7 +77,7 @@ class Batcher:
             raise busy(max(1, math.ceil(seconds)))
         request = QueuedRequest(operation, texts)
         if texts:
-            self.queue.add(request)
+            self.queue.requests.append(request)
             self._update_gauges()
             async with self.changed:
                 self.changed.notify()

@@ -42,18 +42,16 @@ class RequestQueue:
 
     def __init__(self) -> None:
         self.requests: deque[QueuedRequest] = deque()
-        self.characters = 0
 
-    def add(self, request: QueuedRequest) -> None:
-        self.requests.append(request)
-        self.characters += request.characters
+    @property
+    def characters(self) -> int:
+        return sum(request.characters for request in self.requests)
 
     def remove(self, request: QueuedRequest) -> int:
         """Remove a request and return the number of its texts that were still queued."""
         left = len(request.queued)
         if left:
             self.requests.remove(request)
-            self.characters -= request.characters
             request.queued.clear()
             request.characters = 0
         return left
@@ -79,7 +77,6 @@ class RequestQueue:
             queued = request.pop()
             batch.append(queued)
             room -= len(queued.text)
-            self.characters -= len(queued.text)
             if request.queued:
                 turns.append(request)
             else:
