@@ -32,7 +32,7 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # The user's object is a facade: these methods hand over to packages above it when they are called.
 FACADES = {
     ("inference.pipeline", "training"),  # DiffusionNER.fine_tune
-    ("inference.pipeline", "integrations"),  # DiffusionNER.push_to_hub
+    ("inference.pipeline", "integrations"),  # push_to_hub, predict_entities
     ("corpus", "drawing"),  # Entities.to_html, Entities.to_svg
 }
 

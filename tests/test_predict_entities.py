@@ -8,7 +8,7 @@ import pytest
 
 from diffusionner import DiffusionNER, Entity
 from diffusionner.errors import SettingsError
-from diffusionner.integrations.gliner_calls import choose
+from diffusionner.integrations.gliner import to_gliner
 from models import LABELS, lively_model
 
 TEXT = "Ada met A b c d e f g h i j k l m n o p in London. In 1999 it rained."
@@ -36,7 +36,7 @@ def test_threshold(ner):
     middle = sorted(e.score for e in every)[len(every) // 2]
     better = [e for e in every if e.score >= middle]
     assert 0 < len(better) < len(every)
-    assert ner.predict_entities(TEXT, LABELS, middle) == choose(better, None, flat=True)
+    assert ner.predict_entities(TEXT, LABELS, middle) == to_gliner(better, None, flat=True)
     assert ner.predict_entities(TEXT) == ner.predict_entities(TEXT, threshold=0.5)
 
 
@@ -62,10 +62,10 @@ def test_other_types_do_not_exclude_entities():
     """A better entity of another type contains a requested one; a third one crosses it."""
     outer, inner = Entity(0, 20, "ORG", 0.9, "o"), Entity(5, 9, "PER", 0.6, "i")
     crossing = Entity(7, 12, "PER", 0.5, "c")
-    texts = [e["text"] for e in choose([outer, inner, crossing], ["PER"], flat=True)]
+    texts = [e["text"] for e in to_gliner([outer, inner, crossing], ["PER"], flat=True)]
     assert texts == ["i"]
-    assert [e["text"] for e in choose([outer, inner, crossing], None, flat=True)] == ["o"]
-    assert [e["text"] for e in choose([outer, inner, crossing], None, flat=False)] == ["o", "i"]
+    assert [e["text"] for e in to_gliner([outer, inner, crossing], None, flat=True)] == ["o"]
+    assert [e["text"] for e in to_gliner([outer, inner, crossing], None, flat=False)] == ["o", "i"]
 
 
 def test_other_settings(ner):

@@ -111,12 +111,17 @@ def test_steps_go_from_noise_to_the_entities(client, ner):
     assert found <= {(span["to_start"], span["to_end"]) for span in last if span["label"]}
 
 
-def test_steps_use_the_number_of_spans_in_training(client, ner):
-    """A model that starts from candidates may have too few spans for noise."""
+def test_steps_of_a_model_that_starts_from_candidates(encoder_folder):
+    """They start from noise with the number of spans in training; its own may be too few."""
+    ner = lively_model(encoder_folder, "decoder.initializer=spans", "inference.start=candidates")
     assert ner.settings.inference.spans != ner.settings.diffusion.spans
-    answer = client.post("/v1/steps", json={"text": "Ada met Charles."}).json()
+    text = "Ada met Charles."
+    with running(JsonPredictor(ner)) as client:
+        answer = client.post("/v1/steps", json={"text": text}).json()
     (sentence,) = answer["sentences"]
     assert {len(step["spans"]) for step in sentence["steps"]} == {ner.settings.diffusion.spans}
+    assert same(answer["entities"], ner(text, start="noise"))
+    assert answer["entities"] != [written(e) for e in ner(text)]
 
 
 def test_steps_of_empty_text(client):

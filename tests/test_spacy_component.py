@@ -118,13 +118,13 @@ def test_pipe(nlp, batch_size):
 def test_pipe_is_batched_and_reads_as_needed(nlp, monkeypatch):
     component = nlp.get_pipe("diffusionner")
     sizes: list[int] = []
-    find = component.ner.engine.find
+    launch = component.ner.engine.launch
 
     def counted(batch, *arguments):
         sizes.append(len(batch.lengths))
-        return find(batch, *arguments)
+        return launch(batch, *arguments)
 
-    monkeypatch.setattr(component.ner.engine, "find", counted)
+    monkeypatch.setattr(component.ner.engine, "launch", counted)
     read = 0
 
     def texts():

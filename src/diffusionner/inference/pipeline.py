@@ -236,12 +236,12 @@ class DiffusionNER:
         labels: types to return; the default is all types of the model. The best entities that do
         not overlap are returned or, with flat_ner=False, the best that do not cross.
         """
-        from diffusionner.integrations import gliner_calls
+        from diffusionner.integrations import gliner
 
         if labels is not None:
-            gliner_calls.check_types(labels, self.labels)
+            gliner.check_types(labels, self.labels)
         found = self(text, **{**options, "threshold": threshold, "overlap": "all"})
-        return gliner_calls.choose(found, labels, flat_ner)
+        return gliner.to_gliner(found, labels, flat_ner)
 
     def predict_tokens(
         self,

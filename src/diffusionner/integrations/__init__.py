@@ -1,1 +1,1 @@
-"""Components for other libraries: spaCy and Presidio."""
+"""Interfaces to other libraries: spaCy, Presidio, GLiNER and the Hugging Face hub."""

@@ -60,6 +60,7 @@ class JsonPredictor:
         ]
 
     def _steps(self, text: str, options: dict[str, Any], labels: Sequence[str] | None) -> bytes:
+        options = {**options, "start": "noise"}
         parts, trajectories = self.ner.steps(text, **options)
         entities = self.ner(text, **options)
         sentences = [
