@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from diffusionner.errors import DataError
-from diffusionner.formats import read, unchecked
+from diffusionner.formats import iterate_with_errors, read
 
 EXCERPT = Path(__file__).parent / "excerpt" / "litbank.jsonl"
 
@@ -29,5 +29,5 @@ def refuses(path: Path, format: str | None, place: str, message: str) -> None:
     assert str(caught.value).startswith(f"{place}: ")
     assert message in str(caught.value)
     refused: list[DataError] = []
-    list(unchecked(path, format, refused))
+    list(iterate_with_errors(path, format, refused))
     assert str(caught.value) in map(str, refused)

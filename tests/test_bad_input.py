@@ -281,7 +281,7 @@ def test_unknown_label_in_dev(refused, config, folder, tmp_path):
     [
         (GOOD, "data.dev_from_train=1", "leaves nothing to train on"),
         ('{"tokens": ["Ada"]}\n' * 2, "data.dev_from_train=0", "no entities"),
-        ("", "data.dev_from_train=0", "the file holds no sentences"),
+        ("", "data.dev_from_train=0", "the file has no sentences"),
     ],
 )
 def test_data_without_entities(refused, config, tmp_path, text, override, message):

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from diffusionner import formats
 from diffusionner.corpus import Irregular, Sentence, Span
 from diffusionner.errors import DataError
-from diffusionner.formats import read, unchecked
-from diffusionner.formats.texts import TextDocument, TextOptions, to_documents, to_sentences
+from diffusionner.formats import iterate_with_errors, read
+from diffusionner.formats.documents import TextDocument, TextOptions, to_documents, to_sentences
 
 TEXT = "South and North America won.\nNew\n  York fell."
 ANN = (
@@ -60,36 +60,36 @@ def test_brat_words_at_spaces_and_windows_line_ends(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("T9\tLOC 0 5\tNorth", "T9 says 'North' but its characters are 'South'"),
-        ("T9\tLOC 1 6\tSouth", "T9 says 'South'"),
-        ("T9\tLOC 0 5", "not a line of brat's"),
-        ("T9 LOC 0 5 South", "not a line of brat's"),
-        ("T9\tLOC 0 -5\tSouth", "not a line of brat's"),
-        ("T9\tLOC 0\tSouth", "not a line of brat's"),
-        (f"T9\tLOC 0 {'9' * 5000}\tSouth", "not a line of brat's"),
-        ("T9\tLOC x y\tSouth", "not a line of brat's"),
-        ("T9\tBig LOC 0 5\tSouth", "not a line of brat's"),
-        ("X1\tLOC 0 5\tSouth", "not a line of brat's"),
+        ("T9\tLOC 0 5\tNorth", "T9 is 'North', but the text at its offsets is 'South'"),
+        ("T9\tLOC 1 6\tSouth", "T9 is 'South'"),
+        ("T9\tLOC 0 5", "not a brat annotation"),
+        ("T9 LOC 0 5 South", "not a brat annotation"),
+        ("T9\tLOC 0 -5\tSouth", "not a brat annotation"),
+        ("T9\tLOC 0\tSouth", "not a brat annotation"),
+        (f"T9\tLOC 0 {'9' * 5000}\tSouth", "not a brat annotation"),
+        ("T9\tLOC x y\tSouth", "not a brat annotation"),
+        ("T9\tBig LOC 0 5\tSouth", "not a brat annotation"),
+        ("X1\tLOC 0 5\tSouth", "not a brat annotation"),
         ("T9\tLOC 5 5\t", "lies outside its text"),
         ("T9\tLOC 5 0\tSouth", "lies outside its text"),
         ("T9\tLOC 10 9999\tNorth", "lies outside its text"),
-        ("T9\tLOC 16 23;0 5\tAmerica South", "not in order or overlap"),
-        ("T9\tLOC 0 5;3 9\tSouth th and", "not in order or overlap"),
-        ("T1\tLOC 0 5\tSouth", "T1 stands here a second time"),
+        ("T9\tLOC 16 23;0 5\tAmerica South", "overlap or are not in order"),
+        ("T9\tLOC 0 5;3 9\tSouth th and", "overlap or are not in order"),
+        ("T1\tLOC 0 5\tSouth", "T1 is defined twice"),
     ],
 )
 def test_brat_lines_that_are_wrong(tmp_path, line, message):
     folder = put(tmp_path, {"a.txt": TEXT, "a.ann": ANN + line + "\nT8\tLOC 0 5\tSouth\n"})
     refuses(folder, None, f"{folder / 'a.ann'}:{ANN.count(chr(10)) + 1}", message)
-    found = [s.entities for s in unchecked(folder, None, [])]
+    found = [s.entities for s in iterate_with_errors(folder, None, [])]
     assert Span(0, 1, "LOC") in found[0]  # the line behind it
 
 
 @pytest.mark.parametrize(("there", "missing"), [("a.txt", "a.ann"), ("a.ann", "a.txt")])
 def test_brat_half_a_pair(tmp_path, there, missing):
     folder = put(tmp_path, {there: TEXT, "b.txt": TEXT, "b.ann": ANN})
-    refuses(folder, None, str(folder / there), f"there is no {missing} beside it")
-    assert len(list(unchecked(folder, None, []))) == 2
+    refuses(folder, None, str(folder / there), f"{missing} is missing")
+    assert len(list(iterate_with_errors(folder, None, []))) == 2
 
 
 def test_brat_wrong_files(tmp_path):
@@ -100,7 +100,7 @@ def test_brat_wrong_files(tmp_path):
     folder = put(tmp_path, {"a.txt": " \n", "a.ann": "T1\tX 0 1\t \n"})
     refuses(folder, None, str(folder / "a.ann"), "entities in a text without words")
     other = put(tmp_path, {"other": "x"}) / "other"
-    refuses(other, "brat", str(other), "not a file of brat's")
+    refuses(other, "brat", str(other), "not a brat file")
     with pytest.raises(DataError, match="words is one of"):
         read(folder, "brat:words=letters")
 

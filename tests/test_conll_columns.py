@@ -10,7 +10,8 @@ import pytest
 from diffusionner import formats
 from diffusionner.corpus import Sentence, Span
 from diffusionner.errors import DataError
-from diffusionner.formats import conll, read
+from diffusionner.formats import read
+from diffusionner.formats.bio_tags import SCHEMES, decode_tags, split_layers
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def make(tmp_path: Path):
     ],
 )
 def test_decodes_every_scheme(tags, spans):
-    assert conll.decode_tags(tags.split()) == [Span(*span) for span in spans]
+    assert decode_tags(tags.split()) == [Span(*span) for span in spans]
 
 
 def test_conll_sentences_documents_and_places(make):
@@ -126,7 +127,7 @@ def test_hash_as_word_and_as_comment(make):
         ("\tO", "only white space"),
         ("\u3000\tO", "only white space"),
         ("b O\rc O\rd O", "a carriage return inside the line"),
-        ("New York B-LOC", "3 columns where the rows before have 2"),
+        ("New York B-LOC", "3 columns where the previous rows have 2"),
     ],
 )
 def test_conll_errors_name_file_and_line(make, row, message):
@@ -188,8 +189,8 @@ def test_columns_after_a_first_sentence_without_tags(make):
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        ("c\tO\n", "2 columns where the rows before have 3"),
-        ("c\tO\tO\tO\n", "4 columns where the rows before have 3"),
+        ("c\tO\n", "2 columns where the previous rows have 3"),
+        ("c\tO\tO\tO\n", "4 columns where the previous rows have 3"),
         ("c\tBPER\tO\n", "unknown tag 'BPER' in column 1"),
     ],
 )
@@ -198,7 +199,7 @@ def test_a_wrong_row_does_not_change_how_others_are_read(make, bad, message):
     with pytest.raises(DataError, match=rf"a\.tsv:7: {message}"):
         read(path)
     refused: list[DataError] = []
-    kept = list(formats.unchecked(path, None, refused))
+    kept = list(formats.iterate_with_errors(path, None, refused))
     assert [s.words for s in kept] == [["a"], ["b"], ["b"]]
     assert kept[0].entities == [Span(0, 1, "X")]
     assert len(refused) == 1
@@ -225,7 +226,7 @@ def test_columns_as_told(make, options, entities):
 
 @pytest.mark.parametrize("option", ["word=4", "labels=4", "labels=-4", "labels=1+9"])
 def test_columns_that_are_not_there(make, option):
-    with pytest.raises(DataError, match=r"a\.tsv:1: there is no column -?\d among 2"):
+    with pytest.raises(DataError, match=r"a\.tsv:1: no column -?\d among 2"):
         read(make("a.tsv", "a\tO\n"), f"conll:{option}")
 
 
@@ -235,11 +236,11 @@ def test_columns_that_are_not_there(make, option):
 def test_layers_are_found_in_time_for_a_sentence_of_a_whole_document():
     spans = [Span(n, n + 1, "X") for n in range(20_000)] + [Span(0, 20_000, "Y")]
     began = time.perf_counter()
-    assert [len(layer) for layer in conll.layers_of(spans)] == [1, 20_000]
+    assert [len(layer) for layer in split_layers(spans)] == [1, 20_000]
     assert time.perf_counter() - began < 3
 
 
-@pytest.mark.parametrize("scheme", conll.SCHEMES)
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_every_scheme_is_written_as_it_is_read(tmp_path, scheme):
     spans = [Span(0, 1, "A"), Span(1, 3, "A"), Span(3, 4, "B"), Span(5, 8, "A"), Span(6, 7, "B")]
     sentences = [Sentence(list("abcdefgh"), spans), Sentence(["i"])]
@@ -263,7 +264,7 @@ def test_documents_are_written(tmp_path):
 @pytest.mark.parametrize(
     ("sentence", "message"),
     [
-        (Sentence(["-DOCSTART-"]), "a word '-DOCSTART-', which format conll cannot hold"),
+        (Sentence(["-DOCSTART-"]), "a word '-DOCSTART-', which format conll cannot represent"),
         (Sentence(["a b"]), "a word 'a b'"),
         (Sentence(["a\n"]), r"a word 'a\\n'"),
         (Sentence(["\xa0"]), r"a word '\\xa0'"),

@@ -18,7 +18,7 @@ from diffusionner.data.splitting import (
     unit_amounts,
 )
 from diffusionner.errors import DataError, WriteError
-from diffusionner.formats.texts import TextDocument, to_sentences
+from diffusionner.formats.documents import TextDocument, to_sentences
 
 THREE = parse_shares("train=0.8,dev=0.1,test=0.1")
 HALVES = {"x": 0.5, "y": 0.5}
@@ -157,12 +157,12 @@ def test_written_parts_are_the_corpus(tmp_path, nested_sentences, seed):
 
 
 def test_no_part_is_written_when_one_cannot_be(tmp_path):
-    """The second part has a word that CoNLL columns cannot hold."""
+    """The second part has a word that CoNLL columns cannot represent."""
     corpus = [Sentence(["a"], [], "a"), Sentence(["b c"], [], "b")]
     paths = {name: tmp_path / name for name in HALVES}
     for path in paths.values():
         path.write_text("old")
-    with pytest.raises(DataError, match="cannot hold"):
+    with pytest.raises(DataError, match="cannot represent"):
         split(lambda: iter(corpus), HALVES, paths, 0, "conll")
     assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {"x": "old", "y": "old"}
 

@@ -64,7 +64,7 @@ def test_missing_file_and_folder(tmp_path):
 @pytest.mark.parametrize("name", ["a.jsonl", "a.conll", "unknown"])
 @pytest.mark.parametrize("content", ["", "\n  \n\n"])
 def test_file_without_sentences(make, name, content):
-    with pytest.raises(DataError, match="holds no sentences"):
+    with pytest.raises(DataError, match="has no sentences"):
         read(make(name, content))
 
 
@@ -138,20 +138,20 @@ def entity(start: object = 0, end: object = 1, label: object = "X") -> str:
         ('["a", "b"]', "expected an object, found a list"),
         ("null", "expected an object, found null"),
         ('{"words": ["a"]}', "no 'tokens' among the keys ('words')"),
-        ('{"tokens": "a b"}', "'tokens' must be a list, not a string"),
+        ('{"tokens": "a b"}', "'tokens' must be a list of words, not a string"),
         ('{"tokens": []}', "'tokens' is empty"),
         ('{"tokens": ["a", 3]}', "token 1 must be a string, not a number"),
         ('{"tokens": ["a", ""]}', "token 1 is empty"),
-        ('{"tokens": ["a\\ud83d"]}', "half of a surrogate pair (\\ud83d)"),
+        ('{"tokens": ["a\\ud83d"]}', "unpaired surrogate (\\ud83d)"),
         ('{"tokens": ["a"], "doc": true}', "'doc' must be a string or a number, not true"),
         ('{"tokens": ["a"], "doc": ["d"]}', "'doc' must be a string or a number, not a list"),
         ('{"tokens": ["a"], "entities": null}', "'entities' must be a list, not null"),
         ('{"tokens": ["a"], "entities": {}}', "'entities' must be a list, not an object"),
-        ('{"tokens": ["a"], "entities": [[0, 1, "X"]]}', "must be an object, not a list"),
-        ('{"tokens": ["a"], "entities": [{"start": 0, "end": 1}]}', "has no 'label'"),
-        (entity(start=True), "'start' of an entity must be a whole number, not true"),
-        (entity(end=1.0), "'end' of an entity must be a whole number, not 1.0"),
-        (entity(end="1"), 'must be a whole number, not "1"'),
+        ('{"tokens": ["a"], "entities": [[0, 1, "X"]]}', "expected an object, found a list"),
+        ('{"tokens": ["a"], "entities": [{"start": 0, "end": 1}]}', "no 'label' among the keys"),
+        (entity(start=True), "'start' of an entity must be an integer, not true"),
+        (entity(end=1.0), "'end' of an entity must be an integer, not 1.0"),
+        (entity(end="1"), 'must be an integer, not "1"'),
         (entity(label=""), "must be a non-empty string, not ''"),
         (entity(label="  "), "must be a non-empty string, not '  '"),
         (entity(label=3), "must be a non-empty string, not 3"),
@@ -188,14 +188,14 @@ def test_write_then_read_gives_the_same(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["out.jsonl"]
 
 
-def test_sentence_to_json():
+def test_sentence_to_record():
     sentence = Sentence(["a"], [Span(0, 1, "X")], "d", "file:3")
-    assert jsonl.sentence_to_json(sentence) == {
+    assert jsonl.to_record(0, sentence) == {
         "doc": "d",
         "tokens": ["a"],
         "entities": [{"start": 0, "end": 1, "label": "X"}],
     }
-    assert jsonl.sentence_to_json(Sentence(["a"])) == {"tokens": ["a"], "entities": []}
+    assert jsonl.to_record(0, Sentence(["a"])) == {"tokens": ["a"], "entities": []}
 
 
 def test_failed_write_leaves_the_old_file(make):

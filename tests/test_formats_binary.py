@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from diffusionner import formats
 from diffusionner.corpus import Irregular, Sentence, Span
 from diffusionner.errors import DataError
-from diffusionner.formats import docbin, read, unchecked
+from diffusionner.formats import docbin, iterate_with_errors, read
 
 datasets = pytest.importorskip("datasets")
 pandas = pytest.importorskip("pandas")
@@ -84,7 +84,7 @@ def test_nothing_is_lost(format):
             path = Path(folder) / "corpus"
             formats.write(path, sentences, format)
             assert formats.detect(path).name == format
-            found = list(unchecked(path, None, []))
+            found = list(iterate_with_errors(path, None, []))
             if format == "docbin":
                 texts = list(dict.fromkeys(s.text for s in sentences if s.text is not None))
                 docs = DocBin().from_disk(path).get_docs(NLP.vocab)
@@ -171,7 +171,7 @@ def test_docbin_groups_by_name(tmp_path, spans, labels):
 
 def test_docbin_group_that_is_not_there(tmp_path):
     path = save(tmp_path / "a.spacy", annotated())
-    message = "no document has a span group 'gold'; there are: ents, other, sc"
+    message = "no document has a span group 'gold'; available: ents, other, sc"
     refuses(path, "docbin:spans=gold", f"{path}", message)
 
 
@@ -261,13 +261,17 @@ def packed(**changes: Any) -> bytes:
 @pytest.mark.parametrize(
     ("content", "place", "message"),
     [
-        (b"text, no DocBin", "", "no whole DocBin (Error -3"),
-        (zlib.compress(b"text"), "", "no whole DocBin"),
-        (zlib.compress(srsly.msgpack_dumps({"attrs": []})), "", "no whole DocBin ('strings')"),
-        (packed(lengths=b"123"), "", "no whole DocBin"),
-        (packed(strings=[]), ":1", "not what a DocBin holds for a Doc"),
-        (packed(span_groups=[b"\xc1"]), ":1", "not what a DocBin holds for a Doc"),
-        (packed(attrs=[0]), ":1", "not what a DocBin holds for a Doc"),
+        (b"text, no DocBin", "", "not a complete DocBin (Error -3"),
+        (zlib.compress(b"text"), "", "not a complete DocBin"),
+        (
+            zlib.compress(srsly.msgpack_dumps({"attrs": []})),
+            "",
+            "not a complete DocBin ('strings')",
+        ),
+        (packed(lengths=b"123"), "", "not a complete DocBin"),
+        (packed(strings=[]), ":1", "not a valid Doc"),
+        (packed(span_groups=[b"\xc1"]), ":1", "not a valid Doc"),
+        (packed(attrs=[0]), ":1", "not a valid Doc"),
     ],
 )
 def test_no_docbin(tmp_path, content, place, message):
@@ -290,7 +294,7 @@ def test_docbin_errors_name_the_doc(tmp_path, start, end, label, message):
     path = save(tmp_path / "a.spacy", annotated(), bad, annotated())
     refuses(path, None, f"{path}:2", message)
     refused: list[DataError] = []
-    assert [s.where for s in unchecked(path, None, refused)] == [f"{path}:1", f"{path}:3"]
+    assert [s.where for s in iterate_with_errors(path, None, refused)] == [f"{path}:1", f"{path}:3"]
     assert len(refused) == 1
 
 
@@ -304,7 +308,7 @@ def test_span_outside_its_doc(tmp_path):
     whole["span_groups"] = [whole["span_groups"][0].replace(bound, (9).to_bytes(4, "big"))]
     path = tmp_path / "a.spacy"
     path.write_bytes(zlib.compress(srsly.msgpack_dumps(whole)))
-    refuses(path, None, f"{path}:1", "entities that spaCy cannot decode ([E035]")
+    refuses(path, None, f"{path}:1", "spaCy cannot decode the entities ([E035]")
 
 
 def test_foreign_user_data_is_left_alone(tmp_path):
@@ -321,6 +325,6 @@ def test_more_than_a_docbin_holds(tmp_path, monkeypatch):
         raise ValueError("bytes is too large")  # as msgpack does beyond 4 GiB
 
     monkeypatch.setattr(DocBin, "to_bytes", to_bytes)
-    with pytest.raises(DataError, match="more words than one DocBin holds"):
+    with pytest.raises(DataError, match="more words than a DocBin can store"):
         formats.write(tmp_path / "a.spacy", [Sentence(["a"])])
     assert not list(tmp_path.iterdir())

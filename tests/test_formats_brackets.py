@@ -12,7 +12,7 @@ from diffusionner.corpus import Irregular, Sentence, Span
 from diffusionner.data.fingerprint import fingerprint
 from diffusionner.errors import DataError
 from diffusionner.formats import detect, read
-from diffusionner.formats.texts import TextDocument, to_sentences
+from diffusionner.formats.documents import TextDocument, to_sentences
 
 # ontonotes
 

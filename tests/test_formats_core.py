@@ -17,9 +17,10 @@ from diffusionner.data.fingerprint import fingerprint
 from diffusionner.errors import DataError, WriteError
 from diffusionner.files import write_bytes, write_folders
 from diffusionner.formats import FORMATS, Format
-from diffusionner.formats.base import HEAD, Holds, Sample
-from diffusionner.formats.fitting import fit
-from diffusionner.formats.texts import TextDocument, TextOptions, to_documents, to_sentences
+from diffusionner.formats.compatibility import make_compatible
+from diffusionner.formats.documents import TextDocument, TextOptions, to_documents, to_sentences
+from diffusionner.formats.format import Capabilities
+from diffusionner.formats.source import HEAD, Sample
 
 # --- Telling formats apart --------------------------------------------------------------------
 
@@ -40,11 +41,11 @@ from diffusionner.formats.texts import TextDocument, TextOptions, to_documents, 
         (
             "a.jsonl.gz",
             gzip.compress(b'{"tokens": ["a"]}\n', mtime=0),
-            "packed by gzip: unpack it first",
+            "compressed with gzip: decompress it first",
         ),
         ("a.jsonl", '{"tokens": ["a"]}\n'.encode("utf-16"), "UTF-16: convert it to UTF-8"),
-        ("a.conll", "Rome O\n".encode("utf-16-le"), "nor a text"),
-        ("a.bin", bytes(range(256)) * 8, "nor a text"),
+        ("a.conll", "Rome O\n".encode("utf-16-le"), "and not text"),
+        ("a.bin", bytes(range(256)) * 8, "and not text"),
         ("string.json", '"Rome"\n', "not a file of"),
         ("list.json", '["Rome", "fell"]\n', "not a file of"),
         ("nested.json", '[[{"tokens": ["a"]}]]\n', "not a file of"),
@@ -61,7 +62,7 @@ def test_what_is_no_corpus_is_said_to_be_none(make, name, content, message):
 
 @pytest.mark.parametrize("text", ["{}", "[]", '{"name": "package", "version": 1}', '[{"a": [1]}]'])
 def test_json_of_another_kind_shows_how_ours_looks(make, text):
-    with pytest.raises(DataError, match=r"a\.json:1: no 'tokens' among|holds no sentences"):
+    with pytest.raises(DataError, match=r"a\.json:1: no 'tokens' among|has no sentences"):
         formats.read(make("a.json", text))
 
 
@@ -85,7 +86,7 @@ def test_paths_that_cannot_be(tmp_path):
 def test_a_pipe_is_refused_before_it_is_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for format in (None, "conll"):
-        with pytest.raises(DataError, match="pipe: a pipe or device; write it to a file"):
+        with pytest.raises(DataError, match="pipe: a pipe or device; save it to a file"):
             formats.iterate(tmp_path / "pipe", format)
 
 
@@ -127,7 +128,7 @@ def test_every_format_is_described():
         ("conll:separator=;", "separator is one of tab, space"),
         ("conll:scheme=iobes", "scheme is one of iob1, iob2"),
         ("jsonl:words=none", "format jsonl: words is one of rules, spaces, not 'none'"),
-        ("gliner:x=1", "format gliner has no option 'x'; it has none"),
+        ("gliner:x=1", "format gliner has no option 'x'; it has no options"),
         ("", "unknown format ''; choose one of"),
         ("Jsonl", "unknown format 'Jsonl'; did you mean 'jsonl'"),
     ],
@@ -141,9 +142,9 @@ def test_options_that_cannot_be(make, format, message):
 
 def test_output_without_a_format(tmp_path):
     for name in ("out", "out.docx", "out.json"):
-        with pytest.raises(DataError, match="the extension does not tell the format to write"):
+        with pytest.raises(DataError, match="the extension does not determine the format"):
             formats.write(tmp_path / name, [Sentence(["a"])])
-    with pytest.raises(DataError, match="format genia is only read; write one of: "):
+    with pytest.raises(DataError, match="format genia is read-only; write one of: "):
         formats.write(tmp_path / "out.xml", [Sentence(["a"])], "genia")
 
 
@@ -196,8 +197,8 @@ def test_an_annotation_over_a_sentence_end_joins_the_two():
         (((0, 99),), r"entity X \[0, 99\) lies outside its text of 35 characters"),
         (((-3, 2),), "lies outside"),
         (((2, 2),), "lies outside"),
-        (((4, 7), (0, 3)), "are not in order or overlap"),
-        (((0, 5), (4, 7)), "are not in order or overlap"),
+        (((4, 7), (0, 3)), "overlap or are not in order"),
+        (((0, 5), (4, 7)), "overlap or are not in order"),
         ((), "has no characters"),
     ],
 )
@@ -257,8 +258,9 @@ def test_many_annotations_over_many_sentences_take_no_time():
 # --- What formats can hold -------------------------------------------------------------------
 
 
-def holding(**what: object) -> Format:
-    return replace(FORMATS["jsonl"], name="some", holds=Holds(**what))  # type: ignore[arg-type]
+def limited(**what: object) -> Format:
+    able = Capabilities(**what)  # type: ignore[arg-type]
+    return replace(FORMATS["jsonl"], name="some", capabilities=able)
 
 
 OUTER, INNER, SAME, CROSSING = Span(0, 3, "A"), Span(1, 2, "B"), Span(0, 3, "C"), Span(2, 4, "D")
@@ -267,29 +269,27 @@ OUTER, INNER, SAME, CROSSING = Span(0, 3, "A"), Span(1, 2, "B"), Span(0, 3, "C")
 @pytest.mark.parametrize(
     ("what", "entities", "kept"),
     [
-        ({"nested": False}, [INNER, OUTER], [OUTER]),
-        ({"nested": False}, [SAME, OUTER], None),
-        ({"same_span": False}, [OUTER, SAME, INNER], [OUTER, INNER]),
         ({"crossing": False}, [CROSSING, OUTER, INNER], [OUTER, INNER]),
-        ({"nested": False, "crossing": False, "same_span": False}, [CROSSING, INNER], None),
+        ({"crossing": False}, [OUTER, SAME, INNER, OUTER], None),
         ({"label": str.islower}, [Span(0, 1, "x")], None),
-        ({"same_span": False}, [OUTER, OUTER], None),  # twice the same is no loss
     ],
 )
-def test_what_does_not_fit_is_refused_or_left_out(what, entities, kept):
+def test_crossing_entities_are_refused_or_dropped(what, entities, kept):
     sentence = Sentence(list("abcd"), entities, where="f:7")
     if kept is None:
-        assert set(fit(sentence, holding(**what), lossy=False).entities) == set(entities)
+        assert set(make_compatible(sentence, limited(**what), lossy=False).entities) == set(
+            entities
+        )
         return
-    with pytest.raises(DataError, match=r"f:7: entities .* overlap, which format some cannot hold"):
-        fit(sentence, holding(**what), lossy=False)
-    assert fit(sentence, holding(**what), lossy=True).entities == kept
+    with pytest.raises(DataError, match=r"f:7: entities .* cross, which format some"):
+        make_compatible(sentence, limited(**what), lossy=False)
+    assert make_compatible(sentence, limited(**what), lossy=True).entities == kept
     assert sentence.entities == entities
 
 
 @pytest.mark.parametrize(
     ("irregular", "kept"),
-    [(True, "cut parts both"), (False, ""), ("cut", "cut"), ("parts", "parts")],
+    [(True, "cut parts both"), (False, ""), ("contiguous", "cut"), ("discontinuous", "parts")],
 )
 def test_irregular_annotations_that_fit(irregular, kept):
     sentence = Sentence(
@@ -301,21 +301,21 @@ def test_irregular_annotations_that_fit(irregular, kept):
             Irregular(((0, 2), (8, 11)), "both"),
         ],
     )
-    fitted = fit(sentence, holding(irregular=irregular), lossy=True)
+    fitted = make_compatible(sentence, limited(irregular=irregular), lossy=True)
     assert " ".join(annotation.label for annotation in fitted.irregular) == kept
     if irregular is not True:
-        with pytest.raises(DataError, match=r"f:7: entity .* which format some cannot hold"):
-            fit(sentence, holding(irregular=irregular), lossy=False)
+        with pytest.raises(DataError, match=r"f:7: entity .* which format some cannot represent"):
+            make_compatible(sentence, limited(irregular=irregular), lossy=False)
 
 
 def test_words_labels_and_wrong_offsets_are_never_left_out():
     for lossy in (True, False):
         with pytest.raises(DataError, match="sentence: there is a word 'B'"):
-            fit(Sentence(["a", "B"]), holding(word=str.islower), lossy)
+            make_compatible(Sentence(["a", "B"]), limited(word=str.islower), lossy)
         with pytest.raises(DataError, match="sentence: there is a label 'X'"):
-            fit(Sentence(["a"], [Span(0, 1, "X")]), holding(label=str.islower), lossy)
+            make_compatible(Sentence(["a"], [Span(0, 1, "X")]), limited(label=str.islower), lossy)
         with pytest.raises(DataError, match="lies outside its sentence"):
-            fit(Sentence(["a"], [Span(0, 2, "X")]), holding(), lossy)
+            make_compatible(Sentence(["a"], [Span(0, 2, "X")]), limited(), lossy)
 
 
 # --- Whole files only -----------------------------------------------------------------------

@@ -286,7 +286,7 @@ def test_utf16_offsets_beyond_the_text_are_told(make, format):
 def test_labelstudio_text_tells_what_offsets_count(make):
     start, end = ROME_UTF16
     path = make(rome("labelstudio", start - 3, end - 3, text="Oslo"))
-    with pytest.raises(DataError, match=r"'Oslo', but its offsets point to 'Rome'; label it anew"):
+    with pytest.raises(DataError, match=r"'Oslo', but its offsets point to 'Rome'; label it again"):
         formats.read(path)
     drives = EMOJI.index("drives")
     path = make(rome("labelstudio", drives + 3, drives + 9, text="drives"))

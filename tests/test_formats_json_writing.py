@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from diffusionner import formats
 from diffusionner.corpus import Irregular, Sentence, Span
 from diffusionner.errors import DataError
-from diffusionner.formats.texts import TextDocument, to_documents, to_sentences
+from diffusionner.formats.documents import TextDocument, to_documents, to_sentences
 
 FORMATS = ("gliner", "prodigy", "doccano", "labelstudio")
 CHARACTERS = FORMATS[1:]  # those that count characters of a text
@@ -98,7 +98,7 @@ def test_annotations_in_parts_are_refused_or_left_out(format):
     parts = Irregular(((0, 1), (4, 5)), "PARTS")
     cut = Irregular(((0, 2),), "CUT")
     sentence = Sentence(["ab", "cd"], [Span(0, 1, "X")], irregular=[cut, parts], where="f:1")
-    with pytest.raises(DataError, match=f"f:1: .*which format {format} cannot hold"):
+    with pytest.raises(DataError, match=f"f:1: .*which format {format} cannot represent"):
         written([replace(sentence, irregular=[parts])], format)
     content = written([sentence], format, lossy=True)
     assert "PARTS" not in content

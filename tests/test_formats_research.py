@@ -128,10 +128,10 @@ DOCUMENTS = {
 
 @st.composite
 def corpora(draw: st.DrawFn, name: str) -> list[Sentence]:
-    holds = FORMATS[name].holds
-    word = st.text(CHARACTERS, min_size=1, max_size=5).filter(holds.word)
+    able = FORMATS[name].capabilities
+    word = st.text(CHARACTERS, min_size=1, max_size=5).filter(able.word)
     label = st.text(CHARACTERS, min_size=1, max_size=5).filter(
-        lambda text: text.strip() and holds.label(text)
+        lambda text: text.strip() and able.label(text)
     )
     known = draw(st.lists(label, min_size=1, max_size=3))
     document = st.text(CHARACTERS, min_size=1, max_size=4) | st.sampled_from(
@@ -149,9 +149,9 @@ def corpora(draw: st.DrawFn, name: str) -> list[Sentence]:
         for kind in draw(st.lists(st.sampled_from(known), max_size=5)):
             cuts = draw(bounds)
             parts = list(zip(cuts[::2], cuts[1::2], strict=False))
-            if len(parts) == 1 or not holds.irregular:
+            if len(parts) == 1 or not able.irregular:
                 span = Span(*parts[0], kind)
-                if holds.crossing or not any(crosses(span, s) for s in sentence.entities):
+                if able.crossing or not any(crosses(span, s) for s in sentence.entities):
                     sentence.entities.append(span)
             else:
                 _, offsets = sentence.characters()
@@ -194,15 +194,15 @@ OVERLAPS = Sentence(
 @pytest.mark.parametrize("name", SMALL)
 def test_every_kind_of_overlap(tmp_path, name):
     """Nested, same-span, crossing and discontinuous entities in one sentence."""
-    holds = FORMATS[name].holds
+    able = FORMATS[name].capabilities
     formats.write(tmp_path / "corpus", [OVERLAPS], name, lossy=True)
     (found,) = read(tmp_path / "corpus")
-    lost = set() if holds.crossing else {Span(2, 5, "X")}
+    lost = set() if able.crossing else {Span(2, 5, "X")}
     assert set(found.entities) == set(OVERLAPS.entities) - lost
-    assert found.irregular == (OVERLAPS.irregular if holds.irregular else [])
+    assert found.irregular == (OVERLAPS.irregular if able.irregular else [])
 
 
-# What a format cannot hold.
+# Sentences that a format cannot represent.
 
 CROSSING = [Span(0, 2, "A"), Span(1, 3, "B")]
 CUT = [Irregular(((1, 2),), "A")]
@@ -229,7 +229,7 @@ CUT = [Irregular(((1, 2),), "A")]
 )
 def test_what_cannot_be_held_is_refused(tmp_path, name, sentence):
     sentence.where = "in:7"
-    with pytest.raises(DataError, match=rf"^in:7: .* format {name} cannot hold"):
+    with pytest.raises(DataError, match=rf"^in:7: .* format {name} cannot represent"):
         formats.write(tmp_path / "out", [sentence], name)
     assert list(tmp_path.iterdir()) == []
 
@@ -255,7 +255,7 @@ BROKEN = [
     ("reference", '[\n"a"]', 2, "expected an object"),
     ("reference", '[{"tokens": ["a"], "relations": []}]', 1, "no 'entities'"),
     (*spoil("reference", '"Bank", "of"', '"Bank", 3'), 2, "token 1 must be a string"),
-    (*spoil("reference", '"start": 0', '"start": "0"'), 2, "'start' .* whole number"),
+    (*spoil("reference", '"start": 0', '"start": "0"'), 2, "'start' .* integer"),
     (*spoil("reference", '"type": "ORG", ', ""), 2, "no 'type'"),
     (*spoil("reference", '"end": 3', '"end": 9'), 2, "lies outside"),
     (*spoil("reference", '"org_id": "d1"', '"org_id": []'), 2, "'org_id' must be"),
@@ -265,37 +265,37 @@ BROKEN = [
     (*spoil("w2ner", "[0, 1, 2]", "[0, 9]"), 1, "lies outside"),
     (*spoil("w2ner", "[0, 1, 2]", "[-2, 1]"), 1, "lies outside"),
     (*spoil("w2ner", "[2]", "[4]"), 1, "lies outside"),
-    (*spoil("w2ner", "[0, 1, 2]", "[0, true]"), 1, "whole number"),
+    (*spoil("w2ner", "[0, 1, 2]", "[0, true]"), 1, "integer"),
     (*spoil("w2ner", '"type": "GPE"', '"type": ""'), 1, "label of an entity"),
     (*spoil("w2ner", '"Bank", "of", "China", "fell"', ""), 1, "'sentence' is empty"),
-    (*spoil("mrc", "Bank of", "Bank  of"), 2, "a space too many"),
-    (*spoil("mrc", '"2;2"', '"2"'), 2, "no position"),
-    (*spoil("mrc", '"2;2"', '"3;2"'), 2, "'start_position' does not agree"),
-    (*spoil("mrc", '"end_position": [2]', '"end_position": [3]'), 2, "'end_position' does not"),
-    (*spoil("mrc", "false", "true"), 2, "'impossible' does not agree"),
-    (*spoil("mrc", '"0.1"', "0.1"), 2, "'qas_id' must not be"),
+    (*spoil("mrc", "Bank of", "Bank  of"), 2, "an extra space"),
+    (*spoil("mrc", '"2;2"', '"2"'), 2, "not a position"),
+    (*spoil("mrc", '"2;2"', '"3;2"'), 2, "'start_position' contradicts"),
+    (*spoil("mrc", '"end_position": [2]', '"end_position": [3]'), 2, "'end_position' contradicts"),
+    (*spoil("mrc", "false", "true"), 2, "'impossible' contradicts"),
+    (*spoil("mrc", '"0.1"', "0.1"), 2, "'qas_id' must be a string"),
     (*spoil("mrc", '"entity_label": "GPE", ', ""), 2, "no 'entity_label'"),
-    (*spoil("ontonotes", "(ORG*", "[ORG*"), 2, "is no bracket"),
-    (*spoil("ontonotes", "(ORG*", "*    "), 4, "was not opened"),
+    (*spoil("ontonotes", "(ORG*", "[ORG*"), 2, "is not a bracket"),
+    (*spoil("ontonotes", "(ORG*", "*    "), 4, "without an opening one"),
     (*spoil("ontonotes", "(GPE))", "(GPE) "), 2, "'.ORG' is not closed"),
     (*spoil("ontonotes", "Bank", "[WORD]"), 2, "skeleton2conll"),
     (*spoil("ontonotes", "China", "Chi na"), 4, "14 columns where .* has 13"),
     (*spoil("ontonotes", "  (12\n", "\n"), 3, "13 columns where .* has 12"),
-    (*spoil("ontonotes", "(bn/abc/00/abc_0001); part 000", "x"), 1, "names no document"),
+    (*spoil("ontonotes", "(bn/abc/00/abc_0001); part 000", "x"), 1, "does not name a document"),
     (*spoil("ontonotes", "#end document\n", ""), 6, "no '#end document'"),
-    (*spoil("ontonotes", "#end", "#begin document (x);\n#end"), 7, "of .*:1 has no '#end"),
+    (*spoil("ontonotes", "#end", "#begin document (x);\n#end"), 7, "at .*:1 has no '#end"),
     (*spoil("conllu", "\t3:case\t_", "\t3:case"), 6, "9 columns"),
     (*spoil("conllu", "3\tChina", "4\tChina"), 7, "expected word 3"),
     (*spoil("conllu", "3\tChina", "x\tChina"), 1, "not CoNLL-U"),
-    (*spoil("conllu", "\tBank\t", "\tBank  of\t"), 5, "two spaces"),
+    (*spoil("conllu", "\tBank\t", "\tBank  of\t"), 5, "two consecutive spaces"),
     (*spoil("conllu", "\tBank\t", "\t\t"), 5, "expected word 1"),
     (*spoil("conllu", ")1)", ")"), 5, "'.1-ORG-new.*' is not closed"),
-    (*spoil("conllu", ")1)", ")7)"), 7, "'7.' closes what was not opened"),
-    (*spoil("conllu", ")1)", "))1)"), 7, "is no list of brackets"),
+    (*spoil("conllu", ")1)", ")7)"), 7, "'7.' closes an entity that was not opened"),
+    (*spoil("conllu", ")1)", "))1)"), 7, "is not a list of brackets"),
     (*spoil("conllu", "(2-GPE", "(2--GPE"), 7, "has no type"),
-    (*spoil("conllu", "(2-GPE", "(2-%FF"), 7, "no UTF-8"),
+    (*spoil("conllu", "(2-GPE", "(2-%FF"), 7, "not UTF-8"),
     (*spoil("conllu", "GRP-etype", "GRP-head"), 5, "has no type"),
-    (*spoil("conllu", "(2-GPE", "(2[2/2]-GPE"), 7, "does not go on"),
+    (*spoil("conllu", "(2-GPE", "(2[2/2]-GPE"), 7, "does not continue"),
     (*spoil("conllu", "(2-GPE", "(2[1/2]-GPE"), 7, "lacks a part"),
     (*spoil("conllu", "# text", "# global.columns = ID FORM X\n# text"), 1, "global.columns"),
     (*spoil("conllu", "1\tBank", "1-2\tBank of\t_\t_\t_\t_\t_\t_\t_\tEntity=(1-x)\n1\tBank"), 5,
@@ -314,7 +314,7 @@ def test_malformed(make, name, content, line, message):
 def test_checking_goes_on(make, name, content, line, message):
     """What follows a record or sentence that is wrong is still read."""
     refused: list[DataError] = []
-    found = list(formats.unchecked(make("bad", content), name, refused))
+    found = list(formats.iterate_with_errors(make("bad", content), name, refused))
     wrong = [s for s in found if any(e.end > len(s.words) for e in s.entities)]
     assert len(refused) + len(wrong) == 1
 

@@ -80,7 +80,7 @@ def test_reference_types_file(make, tmp_path):
         (b'{\n"entities": [}', r"types\.json:2: not valid JSON"),
         (b"[]", r"types\.json:1: expected an object"),
         (b"{}", r"types\.json:1: no 'entities'"),
-        (b'{"entities": ["PER"]}', r"types\.json:1: 'entities' must not be a list"),
+        (b'{"entities": ["PER"]}', r"types\.json:1: 'entities' must be an object, not a list"),
         (b'{"entities": {"\xff": {}}}', r"types\.json:1: not UTF-8"),
         (None, r"types\.json: cannot be read"),
     ],

@@ -14,7 +14,7 @@ from corpora import put, refuses
 from diffusionner import formats
 from diffusionner.corpus import Sentence, Span
 from diffusionner.errors import DataError
-from diffusionner.formats import markup, read, unchecked
+from diffusionner.formats import iterate_with_errors, read, xml_elements
 
 # GENIA.
 
@@ -85,7 +85,7 @@ def test_genia_split_is_the_benchmarks(tmp_path):
 
 def test_genia_split_of_another_number_of_sentences(tmp_path):
     path = put(tmp_path, {"a.xml": GENIA}) / "a.xml"
-    refuses(path, "genia:part=test", str(path), "2 sentences, but the benchmark is made of 18546")
+    refuses(path, "genia:part=test", str(path), "2 sentences, but the benchmark has 18546")
     with pytest.raises(DataError, match="part is one of all, train_dev, test, not 'dev'"):
         read(path, "genia:part=dev")
 
@@ -100,8 +100,8 @@ BILLION = '<!DOCTYPE set [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]>\n'
         (GENIA[:-7], 16, "not well-formed XML (no element found"),
         (GENIA.replace("</cons>.</sentence>", ".</sentence>"), 9, "mismatched tag"),
         (GENIA.replace("IL-2</cons>", "IL-\xf6</cons>").encode("latin-1"), 9, "invalid token"),
-        (GENIA.replace("UTF-8", "nonsense"), 1, "an encoding that is not known"),
-        (GENIA.replace("UTF-8", "gb2312"), 1, "an encoding that is not known"),
+        (GENIA.replace("UTF-8", "nonsense"), 1, "unknown XML encoding"),
+        (GENIA.replace("UTF-8", "gb2312"), 1, "unknown XML encoding"),
         (GENIA.replace('<!DOCTYPE set SYSTEM "gpml.dtd">\n', BILLION), 2, "XML entity 'a'"),
         (GENIA.replace("cells", "&alpha;"), 9, "XML entity 'alpha'"),
         (GENIA.replace("cells", "<cons>" * 200 + "</cons>" * 200), 9, "more than 100 deep"),
@@ -136,12 +136,12 @@ LONG = archive(GENIA.encode(), junk=50_000)
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (LONG[:300], "damaged or cut short"),
-        (LONG[:-9], "damaged or cut short"),
-        (flipped(LONG, 60), "damaged or cut short"),
-        (flipped(LONG, len(LONG) - 5), "damaged or cut short"),  # the checksum
-        (gzip.compress(GENIA.encode()), "damaged or cut short"),
-        (b"\x1f\x8bnot packed", "damaged or cut short"),
+        (LONG[:300], "damaged or truncated"),
+        (LONG[:-9], "damaged or truncated"),
+        (flipped(LONG, 60), "damaged or truncated"),
+        (flipped(LONG, len(LONG) - 5), "damaged or truncated"),  # the checksum
+        (gzip.compress(GENIA.encode()), "damaged or truncated"),
+        (b"\x1f\x8bnot packed", "damaged or truncated"),
         (archive(GENIA.encode(), name="corpus.txt"), "no XML file in this archive"),
     ],
 )
@@ -157,8 +157,8 @@ def test_genia_reads_from_the_archive_without_unpacking_it(tmp_path):
     assert list(tmp_path.rglob("*.xml")) == []
 
 
-def test_markup_without_end_does_not_fill_the_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(markup, "MAX_RECORD", 100_000)
+def test_xml_without_end_does_not_fill_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(xml_elements, "MAX_RECORD", 100_000)
     path = put(tmp_path, {"a.xml": GENIA.replace("cells", "\n" + "x" * 200_000)}) / "a.xml"
     refuses(path, "genia", f"{path}:10", "longer than")
 
@@ -295,7 +295,7 @@ def test_ace_documents_in_the_order_of_a_list(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("a\ngone.sgm\n", "no document 'gone'"), ("a\nbn/a.sgm\n", "'a' stands here a second time")],
+    [("a\ngone.sgm\n", "no document 'gone'"), ("a\nbn/a.sgm\n", "'a' is listed twice")],
 )
 def test_ace_list_that_is_wrong(tmp_path, content, message):
     listed = tmp_path / "train.txt"
@@ -327,15 +327,15 @@ FIRST = f'START="{BARE.index("ANN")}"'
     [
         ("</document>", "", ":47", "not well-formed XML"),
         ("<document DOCID", "<documents DOCID", ":46", "mismatched tag"),
-        (FIRST, 'START="0"', ":6", "says 'ANN' but its characters are"),
-        (FIRST, 'START="-1"', ":6", "START and END are numbers"),
-        (FIRST, 'START="x"', ":6", "START and END are numbers"),
-        (FIRST, "", ":6", "START and END are numbers"),
-        (FIRST, f'START="{"9" * 5000}"', ":6", "START and END are numbers"),
+        (FIRST, 'START="0"', ":6", "is 'ANN', but the text at its offsets is"),
+        (FIRST, 'START="-1"', ":6", "START and END must be numbers"),
+        (FIRST, 'START="x"', ":6", "START and END must be numbers"),
+        (FIRST, "", ":6", "START and END must be numbers"),
+        (FIRST, f'START="{"9" * 5000}"', ":6", "START and END must be numbers"),
         (FIRST, 'START="9999"', ":6", "lies outside its text"),
         ("<extent>", "<extant>", ":7", "mismatched tag"),
-        ('TYPE="PER" SUBTYPE', "SUBTYPE", ":6", "without TYPE"),
-        (">ANN<", ">ANNE<", ":6", "mention E1-1 says 'ANNE' but its characters are 'ANN'"),
+        ('TYPE="PER" SUBTYPE', "SUBTYPE", ":6", "has no TYPE"),
+        (">ANN<", ">ANNE<", ":6", "mention E1-1 is 'ANNE', but the text at its offsets is 'ANN'"),
     ],
 )
 def test_ace_annotations_that_are_wrong(tmp_path, old, new, place, message):
@@ -349,13 +349,13 @@ def test_ace_annotations_without_extent_or_document(tmp_path):
     folder = put(tmp_path, {"a.sgm": SGM, "a.apf.xml": nothing})
     refuses(folder, None, f"{folder / 'a.apf.xml'}:6", "no <charseq> in an <extent>")
     folder = put(tmp_path, {"a.apf.xml": "<x></x>"})
-    refuses(folder, None, str(folder / "a.apf.xml"), "no <document> in it")
+    refuses(folder, None, str(folder / "a.apf.xml"), "no <document>")
 
 
 def test_ace_checking_goes_on_behind_what_is_wrong(tmp_path):
     files = {"a.sgm": SGM, "a.apf.xml": APF.replace(">ANN<", ">ANNE<"), "b.sgm": SGM}
     refused: list[DataError] = []
-    sentences = list(unchecked(put(tmp_path, files), None, refused))
+    sentences = list(iterate_with_errors(put(tmp_path, files), None, refused))
     assert [s.doc for s in sentences] == ["a"] * 3
     assert [len(s.entities) for s in sentences] == [0, 3, 1]
     assert len(refused) == 2  # the mention, and b, which has no annotations
@@ -364,7 +364,7 @@ def test_ace_checking_goes_on_behind_what_is_wrong(tmp_path):
 @pytest.mark.parametrize(("there", "missing"), [("a.sgm", "a.apf.xml"), ("a.apf.xml", "a.sgm")])
 def test_ace_half_a_pair(tmp_path, there, missing):
     folder = put(tmp_path, {there: SGM if there.endswith("sgm") else APF})
-    refuses(folder, "ace", str(folder / there), f"there is no {missing} beside it")
+    refuses(folder, "ace", str(folder / there), f"{missing} is missing")
 
 
 def test_ace_wrong_files(tmp_path):
@@ -373,10 +373,10 @@ def test_ace_wrong_files(tmp_path):
     )
     refuses(folder, None, f"{folder / 'a.sgm'}:12", "not UTF-8 (byte 0xc4)")
     other = put(tmp_path, {"other": "x"}) / "other"
-    refuses(other, "ace", str(other), "not a file of ACE's")
+    refuses(other, "ace", str(other), "not an ACE file")
     with pytest.raises(DataError, match="words is one of"):
         read(folder, "ace:words=letters")
-    with pytest.raises(DataError, match="format ace is only read"):
+    with pytest.raises(DataError, match="format ace is read-only"):
         formats.write(folder / "out", [Sentence(["a"])], "ace")
 
 

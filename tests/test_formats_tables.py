@@ -12,7 +12,7 @@ from corpora import put, refuses
 
 from diffusionner import formats
 from diffusionner.corpus import Irregular, Sentence, Span
-from diffusionner.formats import arrow, read
+from diffusionner.formats import arrow_tables, read
 
 datasets = pytest.importorskip("datasets")
 pandas = pytest.importorskip("pandas")
@@ -80,7 +80,7 @@ def test_names_from_beside_the_data(tmp_path):
         put(folder, {"dataset_info.json": json.dumps({"features": {"ner_tags": feature}})})
         assert found(folder) == FLAT
     put(folder, {"dataset_info.json": '{"features": {"ner_tags": [{"dtype": "int64"}]}}'})
-    refuses(folder, None, f"{data}", "column 'ner_tags' holds numbers")
+    refuses(folder, None, f"{data}", "column 'ner_tags' has numbers")
     assert found(folder, f"huggingface:names={'+'.join(NAMES)}") == FLAT
 
 
@@ -90,7 +90,7 @@ def test_splits(tmp_path):
     both.save_to_disk(folder)
     message = "several splits (test, train); choose one with the option split"
     refuses(folder, None, f"{folder}", message)
-    refuses(folder, "huggingface:split=dev", f"{folder}", "no split 'dev'; there is: test, train")
+    refuses(folder, "huggingface:split=dev", f"{folder}", "no split 'dev'; available: test, train")
     assert found(folder, "huggingface:split=train") == found(folder / "train") == FLAT
     assert [s.entities for s in read(folder, "huggingface:split=test")] == [[], []]
     refuses(
@@ -251,9 +251,9 @@ def test_what_others_read(tmp_path):
     ("rows", "characters", "groups"), [(2, 100, 3), (100, 4, 3), (100, 100, 1)]
 )
 def test_tables_are_written_in_batches(tmp_path, monkeypatch, rows, characters, groups):
-    monkeypatch.setattr(arrow, "_ROWS", rows)
-    monkeypatch.setattr(arrow, "_CHARACTERS", characters)
-    monkeypatch.setattr(arrow, "_SLICE", 2)
+    monkeypatch.setattr(arrow_tables, "_ROWS", rows)
+    monkeypatch.setattr(arrow_tables, "_CHARACTERS", characters)
+    monkeypatch.setattr(arrow_tables, "_SLICE", 2)
     sentences = [
         Sentence([c], text=text, offsets=[(0, 1)])
         for c, text in zip("abcde", ["ab", "bc", "cd", "de", "ef"], strict=True)

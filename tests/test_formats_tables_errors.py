@@ -9,7 +9,7 @@ from corpora import put, refuses
 from test_formats_tables import ENTITIES, NUMBERS, TAGS, WORDS, dataset, parquet
 
 from diffusionner.errors import DataError
-from diffusionner.formats import arrow, read, unchecked
+from diffusionner.formats import arrow_tables, iterate_with_errors, read
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -32,34 +32,34 @@ NO_COLUMN = "name the columns with the options tokens and tags"
         (
             {"tokens": ["Rome"], "ner_tags": [["O"]]},
             "",
-            "column 'tokens' holds string; it should hold list<string>",
+            "column 'tokens' has type string; expected list<string>",
         ),
         (
             {"tokens": [["a"]], "ner_tags": [[0.5]]},
             "",
-            "'ner_tags' holds list<element: double>; it should hold list<string> or list<int>",
+            "'ner_tags' has type list<element: double>; expected list<string> or list<int>",
         ),
         (
             {"tokens": [["a"]], "entities": [["X"]]},
             "",
-            "it should hold list<struct<start: int, end: int, label: string>>",
+            "expected list<struct<start: int, end: int, label: string>>",
         ),
         (
             {"tokens": [["a"]], "entities": [[{"start": 0}]]},
             "",
-            "'entities' holds list<element: struct<start: int64>>",
+            "'entities' has type list<element: struct<start: int64>>",
         ),
         (
             {"tokens": [["a"]], "entities": ENTITIES[1:], "offsets": [0]},
             "",
-            "'offsets' holds int64",
+            "'offsets' has type int64",
         ),
         (
             {"tokens": WORDS, "ner_tags": NUMBERS},
             "",
-            "holds numbers and nothing says which tags they are",
+            "has numbers without names",
         ),
-        ({"tokens": WORDS, "ner_tags": NUMBERS}, ":names=O+ORG", "'ORG' is no tag"),
+        ({"tokens": WORDS, "ner_tags": NUMBERS}, ":names=O+ORG", "'ORG' is not a tag"),
     ],
 )
 def test_tables_that_cannot_be_read(tmp_path, columns, options, message):
@@ -73,13 +73,17 @@ def test_tables_that_cannot_be_read(tmp_path, columns, options, message):
         (
             {"tokens": ["a"], "ner_tags": [9]},
             ":names=O+B-X",
-            "tag 9 is none of the 2 that have names",
+            "tag 9 is not among the 2 named tags",
         ),
-        ({"tokens": ["a"], "ner_tags": [-100]}, ":names=O+B-X", "tag -100 is none of the 2"),
-        ({"tokens": ["a"], "ner_tags": [None]}, ":names=O+B-X", "tag None is none of the 2"),
+        ({"tokens": ["a"], "ner_tags": [-100]}, ":names=O+B-X", "tag -100 is not among the 2"),
+        ({"tokens": ["a"], "ner_tags": [None]}, ":names=O+B-X", "tag None is not among the 2"),
         ({"tokens": ["a", "b"], "ner_tags": [0]}, ":names=O+B-X", "2 tokens but 1 tags"),
         ({"tokens": ["a"], "ner_tags": None}, ":names=O+B-X", "1 tokens but 0 tags"),
-        ({"tokens": None, "ner_tags": []}, ":names=O+B-X", "'tokens' must be a list, not null"),
+        (
+            {"tokens": None, "ner_tags": []},
+            ":names=O+B-X",
+            "'tokens' must be a list of words, not null",
+        ),
         ({"tokens": [], "ner_tags": []}, ":names=O+B-X", "'tokens' is empty"),
         ({"tokens": [None], "ner_tags": [0]}, ":names=O+B-X", "token 0 must be a string, not null"),
         ({"tokens": ["a"], "ner_tags": ["PER"]}, "", "unknown tag 'PER'; a tag is O, or one of"),
@@ -92,9 +96,9 @@ def test_tables_that_cannot_be_read(tmp_path, columns, options, message):
         (
             {"tokens": ["a"], "entities": [{"start": None, "end": 1, "label": "X"}]},
             "",
-            "must be a whole number, not null",
+            "must be an integer, not null",
         ),
-        ({"tokens": ["a"], "entities": [None]}, "", "an entity must be an object, not null"),
+        ({"tokens": ["a"], "entities": [None]}, "", "expected an object, found null"),
         (
             {"tokens": ["a"], "entities": {"start": [0], "end": [1], "label": []}},
             "",
@@ -109,7 +113,7 @@ def test_tables_that_cannot_be_read(tmp_path, columns, options, message):
                 "offsets": [{"start": 0, "end": 1}],
             },
             "",
-            "'offsets' do not give the words",
+            "'offsets' do not match the words",
         ),
         (
             {"tokens": ["a"], "entities": [], "text": "b", "text_start": 0, "offsets": [None]},
@@ -119,7 +123,7 @@ def test_tables_that_cannot_be_read(tmp_path, columns, options, message):
         (
             {"tokens": ["a"], "entities": [], "irregular": [{"parts": None, "label": "X"}]},
             "",
-            "'parts' must not be null",
+            "'parts' must be a list, not null",
         ),
         (
             {"tokens": ["a"], "entities": [], "irregular": [None]},
@@ -135,11 +139,16 @@ def test_rows_that_are_wrong(tmp_path, row, options, message):
         "ner_tags": pa.list_(pa.int64() if options else pa.string()),
         "text": pa.string(),
         "text_start": pa.int32(),
-        "entities": arrow._to_type(
+        "entities": arrow_tables.to_type(
             pa,
-            arrow._TURNED if isinstance(row.get("entities"), dict) else arrow._SHAPES["entities"],
+            arrow_tables.STRUCT_OF_LISTS
+            if isinstance(row.get("entities"), dict)
+            else arrow_tables.COLUMNS["entities"],
         ),
-        **{name: arrow._to_type(pa, arrow._SHAPES[name]) for name in ("offsets", "irregular")},
+        **{
+            name: arrow_tables.to_type(pa, arrow_tables.COLUMNS[name])
+            for name in ("offsets", "irregular")
+        },
     }
     good = {"tokens": ["ok"], "ner_tags": [0] if options else ["O"], "entities": None}
     rows = [{key: given.get(key) for key in row} for given in (good, row, good)]
@@ -149,7 +158,7 @@ def test_rows_that_are_wrong(tmp_path, row, options, message):
         read(path, f"parquet{options}")
     assert str(caught.value).startswith(f"{path}:2: ") and message in str(caught.value)
     refused: list[DataError] = []
-    kept = [s.where for s in unchecked(path, f"parquet{options}", refused)]
+    kept = [s.where for s in iterate_with_errors(path, f"parquet{options}", refused)]
     if "lies outside" not in message:  # which is for the check, not for the reader
         assert kept == [f"{path}:1", f"{path}:3"] and len(refused) == 1
 
@@ -165,7 +174,7 @@ def test_an_arrow_file_cut_between_batches(tmp_path):
     content = path.read_bytes()
     path.write_bytes(content[: sizes[0]])
     assert pa.ipc.open_stream(path.read_bytes()).read_all().num_rows == 1  # no error there
-    refuses(path, None, f"{path}", "no end of an Arrow stream; the file is cut short")
+    refuses(path, None, f"{path}", "no end of the Arrow stream; the file is truncated")
 
 
 def test_parquet_damaged_inside(tmp_path):
@@ -181,7 +190,11 @@ def test_parquet_damaged_inside(tmp_path):
     [
         ({"state.json": "{"}, "state.json", "not valid JSON"),
         ({"state.json": "[]"}, "state.json", "expected an object, found a list"),
-        ({"state.json": '{"_data_files": ["a"]}'}, "state.json", "'_data_files' names no files"),
+        (
+            {"state.json": '{"_data_files": ["a"]}'},
+            "state.json",
+            "'_data_files' does not name files",
+        ),
         (
             {"state.json": '{"_data_files": [{"filename": "no.arrow"}]}'},
             "no.arrow",
@@ -195,11 +208,11 @@ def test_parquet_damaged_inside(tmp_path):
         (
             {"state.json": '{"_indices_data_files": [{"filename": "i.arrow"}]}'},
             "state.json",
-            "rows chosen by indices",
+            "a selection by indices",
         ),
         ({"dataset_info.json": '"x"'}, "dataset_info.json", "expected an object, found a string"),
-        ({"data-00000-of-00001.arrow": b""}, "data-00000-of-00001.arrow", "cut short"),
-        ({"data-00000-of-00001.arrow": b"text"}, "data-00000-of-00001.arrow", "cut short"),
+        ({"data-00000-of-00001.arrow": b""}, "data-00000-of-00001.arrow", "truncated"),
+        ({"data-00000-of-00001.arrow": b"text"}, "data-00000-of-00001.arrow", "truncated"),
         (
             {"data-00000-of-00001.arrow": b"ARROW1\0\0"},
             "data-00000-of-00001.arrow",
@@ -216,4 +229,4 @@ def test_folders_that_are_no_dataset(tmp_path, files, place, message):
 
 def test_folder_without_a_dataset(tmp_path):
     put(tmp_path, {"dataset_dict.json": '{"splits": ["train"]}'})
-    refuses(tmp_path, None, f"{tmp_path}", "give a folder that save_to_disk wrote")
+    refuses(tmp_path, None, f"{tmp_path}", "give a folder written by save_to_disk")

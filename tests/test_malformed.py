@@ -117,9 +117,9 @@ def refusal(path: Path, name: str | None) -> str:
         assert output.read_bytes() == before
     if name is not None:
         refused: list[DataError] = []
-        list(formats.unchecked(path, name, refused))
+        list(formats.iterate_with_errors(path, name, refused))
         # That nothing is there, or not where an entity says, is for the checks to say.
-        left = "holds no sentences" in message or "lies outside its sentence" in message
+        left = "has no sentences" in message or "lies outside its sentence" in message
         assert left or message in map(str, refused)
     return message
 
@@ -185,7 +185,7 @@ def test_the_command_says_it_in_short(name, sample, refused, tmp_path):
 def test_a_folder_for_a_file_and_the_reverse(name, sample, tmp_path):
     folder = tmp_path / "folder.txt"
     folder.mkdir()
-    assert re.search(r"cannot be read|holds no sentences|no dataset", refusal(folder, name))
+    assert re.search(r"cannot be read|has no sentences|not a dataset", refusal(folder, name))
     file = tmp_path / "file.txt"
     file.write_text("It is no corpus.\n")
     refusal(file, name)
@@ -291,7 +291,7 @@ def read_or_refuse(path: Path, name: str | None) -> None:
     except DataError as error:
         assert str(error).startswith(str(path)) and len(str(error)) < 1000
     refused: list[DataError] = []
-    list(formats.unchecked(path, name, refused))
+    list(formats.iterate_with_errors(path, name, refused))
 
 
 NUMBER = re.compile(rb"\d+")

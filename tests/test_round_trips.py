@@ -24,8 +24,8 @@ from diffusionner import formats
 from diffusionner.corpus import Irregular, Sentence, Span
 from diffusionner.errors import DataError
 from diffusionner.formats import FORMATS, Format
-from diffusionner.formats.fitting import fit
-from diffusionner.formats.texts import TextDocument, annotations_of, to_sentences
+from diffusionner.formats.compatibility import make_compatible
+from diffusionner.formats.documents import TextDocument, character_annotations, to_sentences
 
 WRITABLE = [name for name, format in FORMATS.items() if format.write is not None]
 SPLITTING = {"brat", "doccano", "labelstudio"}
@@ -87,7 +87,7 @@ class Kind:
     def word(self, word: str) -> bool:
         if self.splitting and (re.search(r"\s", word) or word.isspace()):
             return False
-        return all(format.holds.word(word) for format in self.chosen)
+        return all(format.capabilities.word(word) for format in self.chosen)
 
 
 @cache
@@ -149,7 +149,7 @@ def document(draw: st.DrawFn, kind: Kind) -> list[Sentence]:
     whole.annotations = draw(annotations([pair for offsets in sentences for pair in offsets], text))
     # Sentences that are joined by an annotation that not all formats hold would come back parted.
     fitted = fit_all(to_sentences(whole, sentences=sentences), kind)
-    whole.annotations = [annotation for s in fitted for annotation in annotations_of(s)]
+    whole.annotations = [annotation for s in fitted for annotation in character_annotations(s)]
     return to_sentences(whole, sentences=sentences)
 
 
@@ -168,7 +168,7 @@ def document_of_words(draw: st.DrawFn, kind: Kind, doc: str | None) -> list[Sent
 def fit_all(sentences: list[Sentence], kind: Kind) -> list[Sentence]:
     """What all formats hold of the sentences."""
     for format in kind.chosen:
-        sentences = [fit(sentence, format, lossy=True) for sentence in sentences]
+        sentences = [make_compatible(sentence, format, lossy=True) for sentence in sentences]
     return sentences
 
 
@@ -204,15 +204,13 @@ def essence(sentence: Sentence) -> tuple[list[str], list[object], list[object]]:
 
 
 def assert_same(found: list[Sentence], expected: list[Sentence], names: Sequence[str]) -> None:
-    holds = [FORMATS[name].holds for name in names]
     views = [[repr(essence(s)) for s in sentences] for sentences in (found, expected)]
     if UNORDERED.intersection(names):
         assert sorted(views[0]) == sorted(views[1])
     else:
         assert views[0] == views[1]
-        if all(h.docs for h in holds):
-            assert [s.doc for s in found] == [s.doc for s in expected]
-    if all(h.text for h in holds):
+        assert [s.doc for s in found] == [s.doc for s in expected]
+    if all(FORMATS[name].capabilities.text for name in names):
         # A sentence without a text may get one: its words, joined by spaces.
         kept = Counter(repr((s.text, s.offsets)) for s in expected if s.text is not None)
         assert kept <= Counter(repr((s.text, s.offsets)) for s in found)
@@ -314,7 +312,7 @@ def test_odd_names_come_back_or_are_refused(name):
             names = [s.doc for s in found]
         found.sort(key=lambda s: len(s.words), reverse=True)
         assert [set(s.entities) for s in found] == [set(s.entities) for s in sentences]
-        if FORMATS[name].holds.docs and name not in UNORDERED:
+        if name not in UNORDERED:
             assert names == [s.doc for s in sentences]
 
     check()

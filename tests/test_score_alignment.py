@@ -15,7 +15,7 @@ from diffusionner.errors import DataError
 from diffusionner.evaluation.alignment import align
 from diffusionner.evaluation.counts import Counts
 from diffusionner.evaluation.scorer import score_pairs
-from diffusionner.formats.texts import TextDocument, TextOptions, to_sentences
+from diffusionner.formats.documents import TextDocument, TextOptions, to_sentences
 
 NAMES = ("gold.x", "pred.x")
 

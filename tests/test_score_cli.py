@@ -172,7 +172,7 @@ BROKEN = {
         '{"tokens": ["Ada"], "entities": [{"start": 0, "end": 4, "label": "A"}]}',
         "lies outside its sentence",
     ),
-    "empty": ("", "holds no sentences"),
+    "empty": ("", "has no sentences"),
 }
 
 

@@ -20,8 +20,8 @@ from diffusionner.annotation.record import (
     parse_line,
 )
 from diffusionner.errors import DataError
-from diffusionner.formats import arrow
-from diffusionner.formats.base import MAX_RECORD, decode, too_long, unreadable
+from diffusionner.formats import arrow_tables
+from diffusionner.formats.source import MAX_RECORD, decode, too_long, unreadable
 
 STDIN = "-"
 FORMATS = ("text", "jsonl", "parquet")
@@ -229,7 +229,7 @@ def _read_whole(content: IO[bytes], name: str) -> Record | str:
 def _read_parquet(file: Path | None, size: int) -> Iterator[Record | str]:
     if file is None:
         raise _parquet_from_stdin()
-    arrow.pyarrow("parquet")
+    arrow_tables.import_pyarrow("parquet")
     from pyarrow.parquet import ParquetFile
 
     try:
@@ -247,8 +247,8 @@ def _read_parquet(file: Path | None, size: int) -> Iterator[Record | str]:
                         record.bytes_read = size * number // rows
                         record.schema = table.schema_arrow
                     yield record
-    except arrow.failures() as error:
-        raise arrow.damaged(str(file), error) from error
+    except arrow_tables.arrow_errors() as error:
+        raise arrow_tables.damaged(str(file), error) from error
 
 
 def _row_record(fields: dict[str, Any], place: str) -> Record | str:

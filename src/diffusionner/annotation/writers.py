@@ -14,7 +14,7 @@ from diffusionner.annotation.journal import sync_folder, write_all
 from diffusionner.annotation.record import ENTITIES, Record
 from diffusionner.corpus import Entity
 from diffusionner.errors import DataError, WriteError
-from diffusionner.formats import arrow
+from diffusionner.formats import arrow_tables
 
 Annotated = tuple[Record, Sequence[Entity]]
 FLUSH_RECORDS = 1000  # JSON lines are flushed after so many records
@@ -89,7 +89,7 @@ class ParquetWriter(Writer):
     """Writes a folder of Parquet files with one schema; its size is counted in files."""
 
     def __init__(self, folder: Path, written: int, rows: int = PART_ROWS) -> None:
-        self.pyarrow = arrow.pyarrow("parquet")
+        self.pyarrow = arrow_tables.import_pyarrow("parquet")
         self.folder = folder
         self.parts = written
         self.rows = rows

@@ -148,7 +148,7 @@ class Checker:
 
     def _read(self, path: Path, format: str | None, refused: list[DataError]) -> Iterator[Sentence]:
         try:
-            yield from formats.unchecked(path, format, refused)
+            yield from formats.iterate_with_errors(path, format, refused)
         except DataError as error:  # for example an unknown format
             refused.append(error)
 

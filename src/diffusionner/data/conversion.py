@@ -8,7 +8,7 @@ from pathlib import Path
 
 from diffusionner import formats
 from diffusionner.corpus import Sentence
-from diffusionner.formats.fitting import fit
+from diffusionner.formats.compatibility import make_compatible
 
 
 @dataclass
@@ -21,25 +21,23 @@ class Conversion:
     lost_entities: int = 0  # overlap others in a way that the format cannot represent
     lost_irregular: int = 0  # discontinuous or not aligned with token boundaries
     lost_text: bool = False  # characters between words
-    lost_docs: bool = False  # document names
 
 
 def convert(
     sentences: Iterable[Sentence], target: Path, format: str | None = None, lossy: bool = False
 ) -> Conversion:
     """Write sentences as `formats.write` does, and count them."""
-    chosen, _ = formats.choose_output(target, format)
+    chosen, _ = formats.resolve_output_format(target, format)
     result = Conversion(chosen.name)
 
     def counted() -> Iterator[Sentence]:
         for sentence in sentences:
-            fitted = fit(sentence, chosen, lossy) if lossy else sentence
+            fitted = make_compatible(sentence, chosen, lossy) if lossy else sentence
             result.sentences += 1
             result.entities += len(fitted.entities) + len(fitted.irregular)
             result.lost_entities += len(sentence.entities) - len(fitted.entities)
             result.lost_irregular += len(sentence.irregular) - len(fitted.irregular)
-            result.lost_text |= sentence.text is not None and not chosen.holds.text
-            result.lost_docs |= sentence.doc is not None and not chosen.holds.docs
+            result.lost_text |= sentence.text is not None and not chosen.capabilities.text
             yield fitted
 
     formats.write(target, counted(), format, lossy)

@@ -14,7 +14,7 @@ from diffusionner.corpus import Sentence
 from diffusionner.data.overlaps import nested_entities
 from diffusionner.data.statistics import Statistics
 from diffusionner.errors import DataError
-from diffusionner.formats.texts import follows
+from diffusionner.formats.documents import follows_in_text
 
 # Features that are kept in proportion besides the labels, which are strings.
 _SENTENCES, _NESTED = 0, 1
@@ -56,7 +56,7 @@ def number_units(sentences: Iterable[Sentence]) -> Iterator[tuple[int, Sentence]
     for sentence in sentences:
         if sentence.doc is not None and sentence.doc in documents:
             number = documents[sentence.doc]
-        elif previous is None or not follows(sentence, previous):
+        elif previous is None or not follows_in_text(sentence, previous):
             number, count = count, count + 1
             if sentence.doc is not None:
                 documents[sentence.doc] = number
@@ -143,5 +143,5 @@ def split(
                 yield sentence
 
     parts = {paths[name]: selected(i, result[name]) for i, name in enumerate(shares)}
-    formats.write_parts(parts, format)
+    formats.write_files(parts, format)
     return result

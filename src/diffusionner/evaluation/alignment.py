@@ -11,7 +11,7 @@ from diffusionner.corpus import Sentence, is_annotated
 from diffusionner.errors import DataError
 from diffusionner.evaluation.mentions import JoinedWords, Mention, sentence_mentions
 from diffusionner.evaluation.report import Pair
-from diffusionner.formats.texts import annotations_of, gather
+from diffusionner.formats.documents import character_annotations, group_by_document
 
 _EXCERPT = 60  # characters of a sentence or text in a message
 _ADVICE = (
@@ -53,7 +53,7 @@ class _Document:
 
 def _documents(sentences: Sequence[Sentence], whole: bool) -> Iterator[_Document]:
     """whole: join adjacent sentences of one document that have no text, one line each."""
-    for group in gather(sentences):
+    for group in group_by_document(sentences):
         if group[0].text is not None:
             yield _Document(group[0].text.rstrip(), [(sentence, 0) for sentence in group])
             continue
@@ -72,7 +72,7 @@ def _map_to_gold(gold: _Document, predicted: _Document) -> list[Pair]:
     starts = [words[0][0] for words in offsets]
     mentions: list[set[Mention]] = [set() for _ in joined]
     for sentence, shift in predicted.sentences:
-        for annotation in annotations_of(sentence, shift):
+        for annotation in character_annotations(sentence, shift):
             number = max(0, bisect_right(starts, annotation.parts[0][0]) - 1)
             mention = joined[number].mention_in_text(*annotation, offsets[number])
             mentions[number].add(mention)

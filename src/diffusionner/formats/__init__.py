@@ -1,7 +1,17 @@
-"""Corpus files: one registry of formats, one call to read and one to write any of them.
+"""Corpus formats: one registry, one function to read and one to write any of them.
 
-A format is one module of this package with a `FORMAT` in it, and one entry in `FORMATS`. It is
-chosen as NAME or NAME:OPTION=VALUE,OPTION=VALUE, and found out from the file when not given.
+A format is chosen as NAME or NAME:OPTION=VALUE,OPTION=VALUE, or detected from the file. To add one,
+write a module in this folder and append its `FORMAT` to `FORMATS` below:
+
+    def recognises(sample: Sample) -> bool:  # may look at sample.names, .lines, .keys, .records
+        return "my_tokens" in sample.keys
+    def read(source: Source, options: NoOptions) -> Iterator[Sentence]:
+        return source.convert_each(read_values(source), _to_sentences)  # (record, "file:line")
+    def write(sentences: Iterable[Sentence], path: Path, options: NoOptions) -> None: ...
+    FORMAT = Format("mine", "one-line summary", recognises, read, write)
+
+`gliner` is a short complete example; `Capabilities` declares what a format cannot represent. The
+tests in tests/test_round_trips.py and tests/test_malformed.py cover every registered format.
 """
 
 from __future__ import annotations
@@ -34,12 +44,13 @@ from diffusionner.formats import (
     reference,
     w2ner,
 )
-from diffusionner.formats.base import Format, Sample, Source, unreadable
-from diffusionner.formats.fitting import fit
+from diffusionner.formats.compatibility import make_compatible
+from diffusionner.formats.format import Format
+from diffusionner.formats.source import Sample, Source, unreadable
 
-__all__ = ["FORMATS", "Format", "detect", "iterate", "read", "write", "write_parts"]
+__all__ = ["FORMATS", "Format", "detect", "iterate", "read", "write", "write_files"]
 
-# In the order in which they are asked whether a file is theirs: the particular before the general.
+# In order of detection: specific formats before general ones.
 FORMATS: dict[str, Format] = {
     format.name: format
     for format in (
@@ -62,27 +73,46 @@ FORMATS: dict[str, Format] = {
         conll.FORMAT,
     )
 }
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
 
 
 def read(path: str | os.PathLike[str], format: str | None = None) -> list[Sentence]:
-    """Every sentence of a file, checked; DataError at the first place that is wrong."""
+    """Read and check all sentences of a file; raise DataError at the first error."""
     return list(iterate(path, format))
 
 
 def iterate(path: str | os.PathLike[str], format: str | None = None) -> Iterator[Sentence]:
-    """The sentences of a file one by one, checked; a missing file is reported at once."""
+    """Iterate over the checked sentences of a file; a missing file raises immediately."""
     source = Source(Path(path))
-    chosen, options = choose(source.path, format)
+    chosen, options = resolve_input_format(source.path, format)
     return _checked(source, chosen, options)
 
 
-def unchecked(
-    path: str | os.PathLike[str], format: str | None, refused: list[DataError]
+def _checked(source: Source, format: Format, options: Any) -> Iterator[Sentence]:
+    sentence = None
+    for sentence in format.read(source, options):
+        sentence.check()
+        if len(sentence.entities) > 1:
+            sentence.entities = list(dict.fromkeys(sentence.entities))
+        yield sentence
+    if sentence is None:
+        raise _no_sentences(source.path)
+
+
+def iterate_with_errors(
+    path: str | os.PathLike[str], format: str | None, errors: list[DataError]
 ) -> Iterator[Sentence]:
-    """As `iterate`, but what is wrong goes into `refused`, and entities come as they are."""
-    source = Source(Path(path), refused)
-    chosen, options = choose(source.path, format)
-    return _collected(source, chosen, options)
+    """Iterate over the unchecked sentences of a file, collecting errors instead of raising."""
+    source = Source(Path(path), errors)
+    chosen, options = resolve_input_format(source.path, format)
+
+    def sentences() -> Iterator[Sentence]:
+        try:
+            yield from chosen.read(source, options)
+        except DataError as error:  # the rest cannot be read
+            errors.append(error)
+
+    return sentences()
 
 
 def write(
@@ -91,34 +121,34 @@ def write(
     format: str | None = None,
     lossy: bool = False,
 ) -> None:
-    """Write all sentences or, on any failure, leave what was at `path` as it is.
+    """Write all sentences or, on failure, leave what exists at `path` unchanged.
 
-    What the format cannot hold is an error, or left out if `lossy`.
+    Annotations that the format cannot represent raise DataError, or are dropped if `lossy`.
     """
-    write_parts({Path(path): sentences}, format, lossy)
+    write_files({Path(path): sentences}, format, lossy)
 
 
-def write_parts(
-    parts: Mapping[Path, Iterable[Sentence]], format: str | None = None, lossy: bool = False
+def write_files(
+    files: Mapping[Path, Iterable[Sentence]], format: str | None = None, lossy: bool = False
 ) -> None:
-    """As `write`, for several files of one format: they are written all or none."""
-    chosen, options = choose_output(next(iter(parts)), format)
+    """Write several files of one format, all or none of them."""
+    chosen, options = resolve_output_format(next(iter(files)), format)
 
     def writer(sentences: Iterable[Sentence]) -> Callable[[Path], None]:
-        fitting = (fit(sentence, chosen, lossy) for sentence in sentences)
-        return lambda temporary: chosen.write(fitting, temporary, options)  # type: ignore[misc]
+        compatible = (make_compatible(sentence, chosen, lossy) for sentence in sentences)
+        return lambda temporary: chosen.write(compatible, temporary, options)  # type: ignore[misc]
 
-    put = write_folders if chosen.folder else write_all_or_none
-    put({path: writer(sentences) for path, sentences in parts.items()})
+    write_all = write_folders if chosen.folder else write_all_or_none
+    write_all({path: writer(sentences) for path, sentences in files.items()})
 
 
 def detect(path: str | os.PathLike[str]) -> Format:
-    """The format of a file or folder, by what is in it."""
+    """Detect the format of a file or folder from its content."""
     path = Path(path)
     _require(path)
     sample = Sample(path)
     if not sample.folder and not sample.head.strip():
-        raise _empty(path)
+        raise _no_sentences(path)
     for known in FORMATS.values():
         if known.recognises(sample):
             return known
@@ -129,19 +159,16 @@ def detect(path: str | os.PathLike[str]) -> Format:
 
 
 def _hint(sample: Sample) -> str:
-    """What an unknown file seems to be instead."""
-    kinds = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
-    for magic, name in kinds.items():
+    """Return what an unknown file seems to be instead."""
+    for magic, name in _COMPRESSED.items():
         if sample.raw.startswith(magic):
-            return f" but packed by {name}: unpack it first"
+            return f" but compressed with {name}: decompress it first"
     if sample.raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return " but UTF-16: convert it to UTF-8, for instance with iconv"
+        return " but UTF-16: convert it to UTF-8, for example with iconv"
     if b"\0" in sample.raw:
-        return ", nor a text"
-    separator = conll.other_separator(sample)
-    if separator:
-        return f", unless it is conll:separator={separator}"
-    return ""
+        return ", and not text"
+    separator = conll.detect_separator(sample)
+    return f", unless it is conll:separator={separator}" if separator else ""
 
 
 def _require(path: Path) -> None:
@@ -152,63 +179,44 @@ def _require(path: Path) -> None:
     except OSError as error:
         raise unreadable(path, error) from error
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        # Telling the format takes the first bytes, and a pipe has them only once.
-        raise DataError(f"{path}: a pipe or device; write it to a file and give that")
+        # Detection reads the first bytes, and a pipe can be read only once.
+        raise DataError(f"{path}: a pipe or device; save it to a file and give that")
 
 
-def _checked(source: Source, chosen: Format, options: Any) -> Iterator[Sentence]:
-    sentence = None
-    for sentence in chosen.read(source, options):
-        sentence.check()
-        if len(sentence.entities) > 1:
-            sentence.entities = list(dict.fromkeys(sentence.entities))
-        yield sentence
-    if sentence is None:
-        raise _empty(source.path)
-
-
-def _collected(source: Source, chosen: Format, options: Any) -> Iterator[Sentence]:
-    assert source.refused is not None
-    try:
-        yield from chosen.read(source, options)
-    except DataError as error:  # nothing can be read behind it
-        source.refused.append(error)
-
-
-def choose(path: Path, format: str | None) -> tuple[Format, Any]:
-    """The format and options to read a file with, given or found out."""
+def resolve_input_format(path: Path, format: str | None) -> tuple[Format, Any]:
+    """Return the format and options to read a file with, as given or detected."""
     if format is None:
         known = detect(path)
         return known, known.options()
     _require(path)
-    return parse(format)
+    return parse_format(format)
 
 
-def parse(format: str) -> tuple[Format, Any]:
-    """NAME or NAME:OPTIONS."""
+def parse_format(format: str) -> tuple[Format, Any]:
+    """Parse NAME or NAME:OPTIONS."""
     name, _, options = format.partition(":")
     if name not in FORMATS:
         raise DataError(f"unknown format '{name}'; {nearest(name, FORMATS)}")
     return FORMATS[name], FORMATS[name].parse_options(options)
 
 
-def choose_output(path: Path, format: str | None) -> tuple[Format, Any]:
-    """The format and options to write a file with, given or by its extension."""
+def resolve_output_format(path: Path, format: str | None) -> tuple[Format, Any]:
+    """Return the format and options to write a file with, as given or by its extension."""
+    writable = {known.name: known for known in FORMATS.values() if known.write}
     if format is not None:
-        chosen, options = parse(format)
-        if chosen.write is None:
-            able = ", ".join(f.name for f in FORMATS.values() if f.write)
-            raise DataError(f"format {chosen.name} is only read; write one of: {able}")
+        chosen, options = parse_format(format)
+        if chosen.name not in writable:
+            names = ", ".join(writable)
+            raise DataError(f"format {chosen.name} is read-only; write one of: {names}")
         return chosen, options
-    suffix = path.suffix.lower()
-    for known in FORMATS.values():
-        if known.write is not None and suffix in known.extensions:
+    for known in writable.values():
+        if path.suffix.lower() in known.extensions:
             return known, known.options()
     raise DataError(
-        f"{path}: the extension does not tell the format to write; name it, one of: "
-        + ", ".join(f.name for f in FORMATS.values() if f.write)
+        f"{path}: the extension does not determine the format to write; name it, one of: "
+        + ", ".join(writable)
     )
 
 
-def _empty(path: Path) -> DataError:
-    return DataError(f"{path}: the file holds no sentences; check that it is the one you meant")
+def _no_sentences(path: Path) -> DataError:
+    return DataError(f"{path}: the file has no sentences; check that it is the right one")

@@ -1,8 +1,8 @@
-"""Sentences as rows of Arrow tables: what Parquet files and Hugging Face datasets share.
+"""Sentences as rows of Arrow tables, shared by Parquet files and Hugging Face datasets.
 
-We write a row for each sentence, with the columns of `_SHAPES`; they hold what our JSON lines hold
-and in the same way. We read such rows, rows of `text` and `entities` by characters, and the usual
-rows of token classification: `tokens` and, as strings or as numbers with names, `ner_tags`.
+Writes one row per sentence with the columns of `COLUMNS`, which correspond to our JSON lines. Reads
+such rows, rows of `text` and `entities` by characters, and the usual rows of token classification:
+`tokens` and `ner_tags`, as strings or as numbers with names.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from typing import Any, TypeVar
 
 from diffusionner.corpus import Sentence
 from diffusionner.errors import DataError
-from diffusionner.formats import jsonl, pieces, records
-from diffusionner.formats.base import Source, missing_extra
-from diffusionner.formats.conll import decode_tags, is_tag
-from diffusionner.formats.texts import TextOptions
+from diffusionner.formats import jsonl
+from diffusionner.formats.bio_tags import VALID_TAGS, decode_tags, is_tag
+from diffusionner.formats.document_slices import join_slices, slice_documents
+from diffusionner.formats.documents import TextOptions
+from diffusionner.formats.json_files import parse_line
+from diffusionner.formats.source import Source, missing_extra, shorten
 
-# What a column holds: a list stands for lists of what is in it, a dict for structs.
+# Type of a column: a list stands for a list of its item's type, a dict for a struct.
 Shape = str | list[Any] | dict[str, Any]
 _PART: Shape = {"start": "number", "end": "number"}
-_SHAPES: dict[str, Shape] = {
+COLUMNS: dict[str, Shape] = {
     "doc": "name",  # text or number
     "tokens": ["text"],
     "entities": [{"start": "number", "end": "number", "label": "text"}],
@@ -31,26 +33,25 @@ _SHAPES: dict[str, Shape] = {
     "offsets": [_PART],
     "irregular": [{"parts": [_PART], "label": "text"}],
 }
-# As `datasets` has stored a Sequence of dicts.
-_TURNED: Shape = {"start": ["number"], "end": ["number"], "label": ["text"]}
+# How `datasets` stores a Sequence of dicts.
+STRUCT_OF_LISTS: Shape = {"start": ["number"], "end": ["number"], "label": ["text"]}
 _TAGS = ("ner_tags", "tags")
-_A_TAG = "a tag is O, or one of B I E S (also M, L, U), a hyphen and a type, as in B-PER"
-# A batch, which in Parquet is a row group, is this many sentences or characters of text.
+# Maximum number of sentences or characters in a batch, which is a row group in Parquet.
 _ROWS = 8192
 _CHARACTERS = 2**24
-_SLICE = 1024  # rows that are Python objects at a time
+_SLICE = 1024  # rows converted to Python objects at a time
 
 Choice = TypeVar("Choice")
 
 
 @dataclass(frozen=True)
 class TableOptions(TextOptions):
-    """tokens, tags: columns; names: what tags 0, 1, 2... are, joined by +, as in O+B-PER+I-PER."""
+    """tokens, tags: columns; names: names of the tags 0, 1, 2, ..., as in O+B-PER+I-PER."""
 
     tokens: str = "tokens"
     tags: str = ""
     names: str = ""
-    split: str = ""  # of a dataset in several
+    split: str = ""  # which of several splits to read
 
 
 @dataclass
@@ -59,12 +60,11 @@ class Table:
 
     path: Path
     schema: Any
-    batches: Callable[[list[str]], Iterator[Any]]  # of these columns
-    features: Any = None  # what `datasets` notes about the columns beside the schema
+    batches: Callable[[list[str]], Iterator[Any]]  # record batches of these columns
+    features: Any = None  # the column types of `datasets`, if not in the schema
 
 
-def pyarrow(format: str) -> Any:
-    """The package."""
+def import_pyarrow(format: str) -> Any:
     try:
         import pyarrow
     except ImportError as error:
@@ -72,28 +72,28 @@ def pyarrow(format: str) -> Any:
     return pyarrow
 
 
-def failures() -> tuple[type[Exception], ...]:
-    """What pyarrow raises at a damaged file."""
+def arrow_errors() -> tuple[type[Exception], ...]:
+    """Return the exceptions that pyarrow raises for a damaged file."""
     import pyarrow
 
     return (pyarrow.ArrowException, OSError, UnicodeDecodeError)
 
 
 def damaged(where: str, error: Exception) -> DataError:
-    reason = records.short(" ".join(str(error).split()))
-    return DataError(f"{where}: cannot be decoded ({reason}); the file is damaged or cut short")
+    reason = shorten(" ".join(str(error).split()))
+    return DataError(f"{where}: cannot be decoded ({reason}); the file is damaged or truncated")
 
 
 def choose_split(path: Path, splits: Mapping[str, Choice], wanted: str) -> Choice:
-    """The split of this name, or the only one."""
-    there = ", ".join(splits)
+    """Return the split with this name, or the only one."""
+    names = ", ".join(splits)
     if wanted:
         if wanted not in splits:
-            raise DataError(f"{path}: no split '{wanted}'; there is: {there}")
+            raise DataError(f"{path}: no split '{wanted}'; available: {names}")
         return splits[wanted]
     if len(splits) > 1:
         raise DataError(
-            f"{path}: several splits ({there}); choose one with the option split, as in "
+            f"{path}: several splits ({names}); choose one with the option split, as in "
             f"split={next(iter(splits))}"
         )
     return next(iter(splits.values()))
@@ -103,55 +103,55 @@ def choose_split(path: Path, splits: Mapping[str, Choice], wanted: str) -> Choic
 
 
 def read(source: Source, tables: Iterable[Table], options: TableOptions) -> Iterator[Sentence]:
-    """The sentences of tables that follow each other."""
-    return pieces.join(found for table in tables for found in _read(source, table, options))
+    """Yield the sentences of consecutive tables."""
+    return join_slices(found for table in tables for found in _read(source, table, options))
 
 
 def _read(
     source: Source, table: Table, options: TableOptions
 ) -> Iterator[tuple[int | None, Sentence]]:
     try:
-        layout = _lay_out(table, options)
-    except UnicodeDecodeError as error:  # the name of a column
+        layout = _detect_layout(table, options)
+    except UnicodeDecodeError as error:  # in the name of a column
         raise damaged(str(table.path), error) from error
-    return source.each(
+    return source.convert_each(
         _rows(table, layout.columns),
-        lambda row, where: jsonl.convert(layout.record(row, where), where, options),
+        lambda row, where: jsonl.parse_record(layout.record(row, where), where, options),
     )
 
 
 def _rows(table: Table, columns: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """("file:row", row), counted from 1."""
+    """Yield ("file:row", row); rows count from 1."""
     number = 0
     try:
         for batch in table.batches(columns):
-            batch.validate(full=True)  # else wrong offsets could point anywhere in memory
+            batch.validate(full=True)  # invalid offsets could point anywhere in memory
             for begin in range(0, batch.num_rows, _SLICE):
                 for row in batch.slice(begin, _SLICE).to_pylist():
                     number += 1
                     yield f"{table.path}:{number}", row
-    except failures() as error:
+    except arrow_errors() as error:
         raise damaged(f"{table.path}:{number + 1}", error) from error
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """Which columns are read, and as what."""
+    """The columns to read."""
 
     columns: list[str]
     tokens: str | None
-    tags: str | None  # instead of entities
-    names: list[str] | None  # of tags that are numbers
+    tags: str | None  # used instead of entities
+    names: list[str] | None  # names of tags that are numbers
 
     def record(self, row: dict[str, Any], where: str) -> dict[str, Any]:
-        """A row as a record of our JSON lines; what is null is not there."""
+        """Convert a row to a record of our JSON lines, without null values."""
         record = {key: _plain(value) for key, value in row.items() if value is not None}
         if self.tokens is not None:
-            record["tokens"] = row[self.tokens]  # where null is an error
+            record["tokens"] = row[self.tokens]  # null is an error here
         if self.tags is not None:
             record["entities"] = self._decode(row, where)
         elif isinstance(record.get("entities"), dict):
-            record["entities"] = _turn(record["entities"], where)
+            record["entities"] = _to_structs(record["entities"], where)
         return record
 
     def _decode(self, row: dict[str, Any], where: str) -> list[dict[str, Any]]:
@@ -166,43 +166,43 @@ class _Layout:
         if self.names is not None:
             if tag is None or not 0 <= tag < len(self.names):
                 raise DataError(
-                    f"{where}: tag {tag} is none of the {len(self.names)} that have names; correct "
+                    f"{where}: tag {tag} is not among the {len(self.names)} named tags; correct "
                     "it, or name all tags with the option names"
                 )
             return self.names[tag]
         if tag is None or not is_tag(tag):
-            raise DataError(f"{where}: unknown tag {records.short(repr(tag))}; {_A_TAG}")
+            raise DataError(f"{where}: unknown tag {shorten(repr(tag))}; {VALID_TAGS}")
         return str(tag)
 
 
-def _lay_out(table: Table, options: TableOptions) -> _Layout:
-    there = table.schema.names
+def _detect_layout(table: Table, options: TableOptions) -> _Layout:
+    columns = table.schema.names
     named = options.tags or options.tokens != TableOptions.tokens
-    tokens = options.tokens if named or options.tokens in there or "text" not in there else None
+    tokens = options.tokens if named or options.tokens in columns or "text" not in columns else None
     tags = options.tags or None
-    entities = [_SHAPES["entities"], _TURNED]
+    entities = [COLUMNS["entities"], STRUCT_OF_LISTS]
     if tokens and not tags and not _fits(table, "entities", entities):
-        tags = next((name for name in _TAGS if name in there), None)
-    # Files of others may well have columns called as our further ones are.
+        tags = next((name for name in _TAGS if name in columns), None)
+    # With tags the file is not ours: columns with our other names mean something else.
     ours = ("doc",) if tags else ("doc", "text", "text_start", "offsets", "irregular")
-    wanted: dict[str, list[Shape]] = {name: [_SHAPES[name]] for name in ours if name in there}
+    wanted: dict[str, list[Shape]] = {name: [COLUMNS[name]] for name in ours if name in columns}
     wanted[tokens or "text"] = [["text"]] if tokens else ["text"]
     wanted[tags or "entities"] = [["text"], ["number"]] if tags else entities
     for name, shapes in wanted.items():
-        if name not in there:
+        if name not in columns:
             raise DataError(
-                f"{table.path}: no column '{name}' among {records.short(', '.join(there))}; name "
+                f"{table.path}: no column '{name}' among {shorten(', '.join(columns))}; name "
                 "the columns with the options tokens and tags, as in tokens=words,tags=labels"
             )
         if not _fits(table, name, shapes):
             raise DataError(
-                f"{table.path}: column '{name}' holds {records.short(str(_type(table, name)))}; "
-                f"it should hold {' or '.join(map(_describe, shapes))}"
+                f"{table.path}: column '{name}' has type {shorten(str(_type(table, name)))}; "
+                f"expected {' or '.join(map(_describe, shapes))}"
             )
-    columns = list(wanted)
-    if tags is None or _fits(table, tags, [["text"]]):
-        return _Layout(columns, tokens, tags, None)
-    return _Layout(columns, tokens, tags, _tag_names(table, tags, options))
+    names = None
+    if tags is not None and not _fits(table, tags, [["text"]]):
+        names = _tag_names(table, tags, options)
+    return _Layout(list(wanted), tokens, tags, names)
 
 
 def _type(table: Table, column: str) -> Any:
@@ -210,7 +210,7 @@ def _type(table: Table, column: str) -> Any:
 
 
 def _fits(table: Table, column: str, shapes: list[Shape]) -> bool:
-    """Whether there is this column and it holds one of these."""
+    """Return True if the column exists and has one of these shapes."""
     if column not in table.schema.names:
         return False
     return any(_has_shape(_type(table, column), shape) for shape in shapes)
@@ -250,34 +250,33 @@ def _describe(shape: Shape) -> str:
 
 
 def _tag_names(table: Table, tags: str, options: TableOptions) -> list[str]:
-    """What the numbers in a column of tags stand for."""
-    names = options.names.split("+") if options.names else _noted_names(table, tags)
+    """Return the names of the numbers in a column of tags."""
+    names = options.names.split("+") if options.names else _class_labels(table, tags)
     if not names:
         raise DataError(
-            f"{table.path}: column '{tags}' holds numbers and nothing says which tags they are; "
-            "name them in order with the option names, as in names=O+B-PER+I-PER"
+            f"{table.path}: column '{tags}' has numbers without names; name the tags in order "
+            "with the option names, as in names=O+B-PER+I-PER"
         )
     for name in names:
         if not is_tag(name):
             raise DataError(
-                f"{table.path}: '{records.short(name)}' is no tag; {_A_TAG}. Give other names for "
-                "the tags in order with the option names: a type without B and I as in I-PER"
+                f"{table.path}: '{shorten(name)}' is not a tag; {VALID_TAGS}. Rename the tags in "
+                "order with the option names: a type without B and I as in I-PER"
             )
     return names
 
 
-def _noted_names(table: Table, column: str) -> list[str] | None:
-    """As `datasets` notes them, in the schema or in a file beside."""
+def _class_labels(table: Table, column: str) -> list[str] | None:
+    """Return the names that `datasets` stores in the schema or in a separate file."""
     features = table.features
-    noted = (table.schema.metadata or {}).get(b"huggingface")
-    if noted is not None:
+    stored = (table.schema.metadata or {}).get(b"huggingface")
+    if stored is not None:
         where = f"{table.path}: 'huggingface' in the schema"
-        features = _inside(
-            records.load(noted.decode("utf-8", "replace"), where), "info", "features"
-        )
-    feature = _inside(features, column)
+        info = parse_line(stored.decode("utf-8", "replace"), where)
+        features = _nested(info, "info", "features")
+    feature = _nested(features, column)
     while isinstance(feature, (dict, list)) and feature:
-        if isinstance(feature, list):  # as of old for a list of what is in it
+        if isinstance(feature, list):  # older notation for a list
             feature = feature[0]
         elif feature.get("_type") == "ClassLabel":
             names = feature.get("names")
@@ -287,18 +286,16 @@ def _noted_names(table: Table, column: str) -> list[str] | None:
     return None
 
 
-def _inside(value: Any, *keys: str) -> Any:
+def _nested(value: Any, *keys: str) -> Any:
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return value
 
 
 def _plain(value: Any) -> Any:
-    """Structs of start and end as the pairs that JSON has."""
-    if isinstance(value, list):
-        return (
-            [_plain(item) for item in value] if value and not isinstance(value[0], str) else value
-        )
+    """Convert structs of start and end to pairs, as in our JSON lines."""
+    if isinstance(value, list) and value and not isinstance(value[0], str):
+        return [_plain(item) for item in value]
     if isinstance(value, dict):
         if value.keys() == {"start", "end"}:
             return [value["start"], value["end"]]
@@ -306,8 +303,8 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _turn(columns: dict[str, Any], where: str) -> list[dict[str, Any]]:
-    """A struct of lists as a list of structs."""
+def _to_structs(columns: dict[str, Any], where: str) -> list[dict[str, Any]]:
+    """Convert a struct of lists to a list of structs."""
     values = [columns[name] or [] for name in ("start", "end", "label")]
     if len(set(map(len, values))) > 1:
         raise DataError(f"{where}: 'entities' has lists of different lengths; correct them")
@@ -321,25 +318,25 @@ def _turn(columns: dict[str, Any], where: str) -> list[dict[str, Any]]:
 
 
 def schema(pyarrow: Any) -> Any:
-    return pyarrow.schema([(name, _to_type(pyarrow, shape)) for name, shape in _SHAPES.items()])
+    return pyarrow.schema([(name, to_type(pyarrow, shape)) for name, shape in COLUMNS.items()])
 
 
-def _to_type(pyarrow: Any, shape: Shape) -> Any:
+def to_type(pyarrow: Any, shape: Shape) -> Any:
     if isinstance(shape, list):
-        return pyarrow.list_(_to_type(pyarrow, shape[0]))
+        return pyarrow.list_(to_type(pyarrow, shape[0]))
     if isinstance(shape, dict):
-        return pyarrow.struct([(name, _to_type(pyarrow, shape[name])) for name in shape])
+        return pyarrow.struct([(name, to_type(pyarrow, shape[name])) for name in shape])
     return pyarrow.int32() if shape == "number" else pyarrow.string()
 
 
 def batches(sentences: Iterable[Sentence], pyarrow: Any) -> Iterator[Any]:
-    """The sentences as record batches."""
+    """Yield the sentences as record batches."""
     columns = schema(pyarrow)
     rows: list[dict[str, Any]] = []
     size = 0
-    for begin, piece in pieces.cut(sentences):
-        rows.append({"text_start": 0, "irregular": [], **jsonl.to_record(begin, piece)})
-        size += len(piece.text or "")
+    for begin, sentence in slice_documents(sentences):
+        rows.append({"text_start": 0, "irregular": [], **jsonl.to_record(begin, sentence)})
+        size += len(sentence.text or "")
         if len(rows) == _ROWS or size >= _CHARACTERS:
             yield pyarrow.RecordBatch.from_pylist(rows, schema=columns)
             rows, size = [], 0

@@ -1,4 +1,4 @@
-"""What of a sentence a format can hold."""
+"""Check that a format can represent a sentence, or remove what it cannot."""
 
 from __future__ import annotations
 
@@ -6,83 +6,77 @@ from dataclasses import replace
 
 from diffusionner.corpus import Irregular, Sentence, Span
 from diffusionner.errors import DataError
-from diffusionner.formats.base import Format, Holds, any_word
-from diffusionner.formats.texts import word_parts
+from diffusionner.formats.documents import word_runs
+from diffusionner.formats.format import Capabilities, Format
 
 
-def fit(sentence: Sentence, format: Format, lossy: bool) -> Sentence:
-    """The sentence as the format can hold it; DataError if that is not all of it, unless lossy.
+def make_compatible(sentence: Sentence, format: Format, lossy: bool) -> Sentence:
+    """Return the sentence as the format can represent it.
 
-    Lossy leaves out irregular annotations and, of entities that cannot stand together, the inner or
-    shorter ones. What is between words and documents' names are no annotations: they just go.
+    Annotations that cannot be represented are removed if `lossy`, else they raise DataError. Of
+    two crossing entities the shorter is removed. Text between words is not an annotation: formats
+    without it drop it silently.
     """
     sentence.check()
-    holds = format.holds
-    if sentence.types is not None and not holds.types:
+    capabilities = format.capabilities
+    types, entities, irregular = sentence.types, sentence.entities, sentence.irregular
+    if types is not None and not capabilities.types:
         if not lossy:
-            raise _cannot(sentence, format, "only some labels were looked for (its 'types')")
-        sentence = replace(sentence, types=None)
-    entities = sentence.entities
-    irregular = sentence.irregular
-    lost = next((a for a in irregular if not _holds_irregular(sentence, a, holds)), None)
-    if lost is not None:
+            raise _unsupported(sentence, format, "only some labels were annotated (its 'types')")
+        types = None
+    kept = [a for a in irregular if _supports(capabilities, sentence, a)]
+    if len(kept) < len(irregular):
         if not lossy:
-            (start, end), label = lost.parts[0], lost.label
-            what = f"entity {label} at characters {start}-{end} is in parts or cuts a word"
-            raise _cannot(sentence, format, what)
-        irregular = [a for a in irregular if _holds_irregular(sentence, a, holds)]
-    if len(entities) > 1 and not (holds.nested and holds.crossing and holds.same_span):
-        kept: list[Span] = []
-        for span in sorted(dict.fromkeys(entities), key=lambda e: (e.start - e.end, e.start)):
-            clash = next((k for k in kept if not _stands(span, k, format)), None)
-            if clash is None:
-                kept.append(span)
-            elif not lossy:
-                raise _cannot(
-                    sentence, format,
-                    f"entities {clash.label} [{clash.start}, {clash.end}) and {span.label} "
-                    f"[{span.start}, {span.end}) overlap",
-                )  # fmt: skip
-        if len(kept) < len(entities):
-            entities = [span for span in entities if span in kept]
-    bad: str | None
-    if holds.word is not any_word:
-        bad = next((word for word in sentence.words if not holds.word(word)), None)
-        if bad is not None:
-            raise _cannot(sentence, format, f"there is a word {bad!r}", "")
-    if holds.label is not any_word:
-        labels = [span.label for span in entities] + [a.label for a in irregular]
-        bad = next((label for label in labels if not holds.label(label)), None)
-        if bad is not None:
-            raise _cannot(sentence, format, f"there is a label {bad!r}", "")
-    if entities is sentence.entities and irregular is sentence.irregular:
-        return sentence
-    return replace(sentence, entities=entities, irregular=irregular)
+            (start, end), label = next((a.parts[0], a.label) for a in irregular if a not in kept)
+            what = (
+                f"entity {label} at characters {start}-{end} is discontinuous or does not align "
+                "with token boundaries"
+            )
+            raise _unsupported(sentence, format, what)
+        irregular = kept
+    if len(entities) > 1 and not capabilities.crossing:
+        entities = _without_crossing(sentence, format, lossy)
+    for word in sentence.words:
+        if not capabilities.word(word):
+            raise _unsupported(sentence, format, f"there is a word {word!r}", "")
+    for label in [span.label for span in entities] + [a.label for a in irregular]:
+        if not capabilities.label(label):
+            raise _unsupported(sentence, format, f"there is a label {label!r}", "")
+    return replace(sentence, types=types, entities=entities, irregular=irregular)
 
 
-def _holds_irregular(sentence: Sentence, annotation: Irregular, holds: Holds) -> bool:
-    if holds.irregular == "cut":
+def _supports(capabilities: Capabilities, sentence: Sentence, annotation: Irregular) -> bool:
+    if capabilities.irregular == "contiguous":
         return len(annotation.parts) == 1
-    if holds.irregular == "parts":
-        return word_parts(sentence, annotation) is not None
-    return holds.irregular
+    if capabilities.irregular == "discontinuous":
+        return word_runs(sentence, annotation) is not None
+    return capabilities.irregular
 
 
-def _stands(one: Span, other: Span, format: Format) -> bool:
-    """Whether two entities of a sentence can both be written."""
-    if one.end <= other.start or other.end <= one.start:
-        return True
-    if one[:2] == other[:2]:
-        return format.holds.same_span
-    inside = one.start >= other.start and one.end <= other.end
-    around = one.start <= other.start and one.end >= other.end
-    return format.holds.nested if inside or around else format.holds.crossing
+def _without_crossing(sentence: Sentence, format: Format, lossy: bool) -> list[Span]:
+    kept: list[Span] = []
+    for span in sorted(sentence.entities, key=lambda e: (e.start - e.end, e.start)):
+        crossed = next((other for other in kept if _cross(span, other)), None)
+        if crossed is None:
+            kept.append(span)
+        elif not lossy:
+            raise _unsupported(
+                sentence, format,
+                f"entities {crossed.label} [{crossed.start}, {crossed.end}) and {span.label} "
+                f"[{span.start}, {span.end}) cross",
+            )  # fmt: skip
+    return [span for span in sentence.entities if span in kept]
 
 
-def _cannot(
-    sentence: Sentence, format: Format, what: str, otherwise: str = ", or leave it out with --lossy"
+def _cross(one: Span, other: Span) -> bool:
+    first, second = sorted((one, other))
+    return first.start < second.start < first.end < second.end
+
+
+def _unsupported(
+    sentence: Sentence, format: Format, what: str, remedy: str = ", or remove it with --lossy"
 ) -> DataError:
     return DataError(
-        f"{sentence.where or 'sentence'}: {what}, which format {format.name} cannot hold; "
-        f"write jsonl, which holds everything{otherwise}"
+        f"{sentence.where or 'sentence'}: {what}, which format {format.name} cannot represent; "
+        f"write jsonl, which represents everything{remedy}"
     )

@@ -1,14 +1,14 @@
 """CoNLL-U with entities in the MISC column, as in GUM and CorefUD; see `conllu_entities`.
 
-Words are the rows numbered 1, 2, 3 and so on. Rows of multiword tokens (`1-2`) are no words, nor
-are empty nodes (`1.1`): an entity may begin or end at an empty node, but one that has no word at
-all is left out. Every `# newdoc` begins a document; one without a name and of a single sentence
-counts as none. Where every sentence of a document has a `# text` in which its words follow one
-another, these give the document's text: a line break before a `# newpar`, nothing behind
-`SpaceAfter=No`, else a space.
+Words are the rows numbered 1, 2, 3, ... Multiword tokens (`1-2`) and empty nodes (`1.1`) are not
+words: an entity may begin or end at an empty node, but one without any word is dropped. Every
+`# newdoc` begins a document; a single sentence after a `# newdoc` without a name has no document.
+If every sentence of a document has a `# text` that consists of its words, these texts form the
+document's text, separated by a line break before `# newpar`, nothing after `SpaceAfter=No`, else a
+space.
 
-Written are words, entities, documents and, where there is a text, that of each sentence: so white
-space between words is kept but for line breaks, and that between sentences only as above.
+Writes words, entities, documents and, if there is a text, the text of each sentence. White space
+between words is kept except for line breaks, that between sentences only as described above.
 """
 
 from __future__ import annotations
@@ -20,11 +20,17 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
-from diffusionner.corpus import Irregular, Sentence, Span
+from diffusionner.corpus import Sentence
 from diffusionner.errors import DataError
-from diffusionner.formats.base import Format, Holds, NoOptions, Sample, Source, missing_extra
-from diffusionner.formats.conllu_entities import WRITTEN, Brackets, Parts, marks
-from diffusionner.formats.texts import follows, word_parts
+from diffusionner.formats.conllu_entities import WRITTEN_FIELDS, EntityParser, encode_entities
+from diffusionner.formats.documents import (
+    Offsets,
+    add_word_runs,
+    entities_as_word_runs,
+    follows_in_text,
+)
+from diffusionner.formats.format import Capabilities, Format, NoOptions
+from diffusionner.formats.source import Sample, Source, missing_extra
 
 _TABS = 9
 _AS_TEXT = ("form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
@@ -40,15 +46,15 @@ def recognises(sample: Sample) -> bool:
 
 @dataclass
 class _Block:
-    """A sentence, before it is known whether its document has a text."""
+    """A sentence, before the text of its document is known."""
 
     where: str
     text: str | None
     new_paragraph: bool
     words: list[str] = field(default_factory=list)
-    entities: list[tuple[Parts, str]] = field(default_factory=list)
+    entities: list[tuple[Offsets, str]] = field(default_factory=list)
     space_after: bool = True
-    offsets: list[tuple[int, int]] | None = None
+    offsets: Offsets | None = None
 
 
 def read(source: Source, options: NoOptions) -> Iterator[Sentence]:
@@ -57,15 +63,15 @@ def read(source: Source, options: NoOptions) -> Iterator[Sentence]:
 
 
 def _read_file(source: Source, path: Path) -> Iterator[Sentence]:
-    doc: str | None = None  # "" for one without a name
+    doc: str | None = None  # "" if it has no name
     documents = 0
     fields: list[str] = []
-    blocks: list[_Block] = []  # of the document
-    for rows in _split(source.lines(path)):
+    blocks: list[_Block] = []  # of the current document
+    for rows in _split_sentences(source.lines(path)):
         try:
             tokens, metadata = _parse(rows)
         except DataError as error:
-            source.refuse(error)
+            source.report(error)
             continue
         if "newdoc" in metadata or "newdoc id" in metadata:
             yield from _finish(blocks, doc, documents)
@@ -77,15 +83,15 @@ def _read_file(source: Source, path: Path) -> Iterator[Sentence]:
             if tokens:
                 blocks.append(_block(tokens, metadata, fields))
         except DataError as error:
-            source.refuse(error)
+            source.report(error)
         if doc is None:
             yield from _finish(blocks, doc, documents)
             blocks = []
     yield from _finish(blocks, doc, documents)
 
 
-def _split(lines: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
-    """The lines of each sentence, its comments before it."""
+def _split_sentences(lines: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+    """Yield the lines of each sentence, including the comments before it."""
     rows: list[tuple[str, str]] = []
     for where, line in chain(lines, [("", "")]):
         if line.strip():
@@ -96,7 +102,7 @@ def _split(lines: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
 
 
 def _parse(rows: Sequence[tuple[str, str]]) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
-    """("file:line", token) for each row, and what the comments say."""
+    """Return ("file:line", token) for each row, and the metadata in the comments."""
     try:
         import conllu
     except ImportError as error:
@@ -110,8 +116,8 @@ def _parse(rows: Sequence[tuple[str, str]]) -> tuple[list[tuple[str, Any]], dict
                 f"{where}: {line.count(chr(9)) + 1} columns; CoNLL-U has {_TABS + 1}, separated "
                 "by tabs"
             )
-        if "  " in line:  # which the library takes for a tab
-            raise DataError(f"{where}: two spaces in a row; CoNLL-U has one at most, in a word")
+        if "  " in line:  # the library would read it as a tab
+            raise DataError(f"{where}: two consecutive spaces; CoNLL-U allows single spaces only")
         places.append(where)
     try:
         (parsed,) = conllu.parse(
@@ -122,8 +128,8 @@ def _parse(rows: Sequence[tuple[str, str]]) -> tuple[list[tuple[str, Any]], dict
         raise DataError(f"{rows[0][0]}: not CoNLL-U ({error}); correct the sentence") from error
     if any(list(token) != ["id", *_AS_TEXT] for token in parsed):
         raise DataError(
-            f"{rows[0][0]}: the last column is empty or '# global.columns' names others than "
-            "CoNLL-U's; write _ where there is nothing, and the columns from ID to MISC"
+            f"{rows[0][0]}: the last column is empty, or '# global.columns' names other columns; "
+            "use CoNLL-U's columns from ID to MISC, with _ for empty ones"
         )
     return list(zip(places, parsed, strict=True)), parsed.metadata
 
@@ -133,14 +139,14 @@ def _block(
 ) -> _Block:
     new_paragraph = "newpar" in metadata or "newpar id" in metadata
     block = _Block(tokens[0][0], metadata.get("text"), new_paragraph)
-    brackets = Brackets(fields)
-    covered = 0  # the last word of a multiword token, whose row tells what is behind it
+    entities = EntityParser(fields)
+    covered = 0  # last word of a multiword token, whose row has the SpaceAfter
     for where, token in tokens:
         number, word = token["id"], token["form"]
         misc = dict(part.partition("=")[::2] for part in token["misc"].split("|"))
         if isinstance(number, tuple) and number[1] == "-":
             if "Entity" in misc:
-                raise DataError(f"{where}: an entity at a multiword token; put it at its words")
+                raise DataError(f"{where}: an entity at a multiword token; move it to its words")
             block.space_after = misc.get("SpaceAfter") != "No"
             covered = number[2]
             continue
@@ -155,17 +161,17 @@ def _block(
             if number > covered:
                 block.space_after = misc.get("SpaceAfter") != "No"
         if "Entity" in misc:
-            brackets.follow(misc["Entity"], start, len(block.words), where)
+            entities.add(misc["Entity"], start, len(block.words), where)
     if not block.words:
         raise DataError(f"{block.where}: the sentence has no words; remove it")
-    block.entities = brackets.entities()
+    block.entities = entities.finish()
     if block.text is not None:
         block.offsets = _align(block.text, block.words)
     return block
 
 
-def _align(text: str, words: Iterable[str]) -> list[tuple[int, int]] | None:
-    """Each word's characters if the text is just the words and white space, else None."""
+def _align(text: str, words: Iterable[str]) -> Offsets | None:
+    """Return the characters of each word; None if the text is not just words and white space."""
     offsets = []
     end = 0
     for word in words:
@@ -180,7 +186,7 @@ def _align(text: str, words: Iterable[str]) -> list[tuple[int, int]] | None:
 
 
 def _finish(blocks: Sequence[_Block], doc: str | None, number: int) -> Iterator[Sentence]:
-    """A document's sentences; they get a text if all of them have one."""
+    """Yield the sentences of a document; they have a text if all blocks have one."""
     if doc == "":
         doc = f"doc-{number}" if len(blocks) > 1 else None
     text = ""
@@ -198,28 +204,23 @@ def _finish(blocks: Sequence[_Block], doc: str | None, number: int) -> Iterator[
         if complete:
             sentence.text = text
             sentence.offsets = [(start + shift, end + shift) for start, end in block.offsets or ()]
-        _, offsets = sentence.characters()
-        for parts, label in block.entities:
-            if len(parts) == 1:
-                sentence.entities.append(Span(*parts[0], label))
-                continue
-            characters = tuple((offsets[start][0], offsets[end - 1][1]) for start, end in parts)
-            sentence.irregular.append(Irregular(characters, label))
+        for runs, label in block.entities:
+            add_word_runs(sentence, runs, label)
         yield sentence
 
 
 def write(sentences: Iterable[Sentence], path: Path, options: NoOptions) -> None:
-    named = False  # whether there was a document
-    count = 0  # of the document's entities
+    named = False  # a document with a name was written
+    count = 0  # entities in the document
     before: Sentence | None = None
     with path.open("w", encoding="utf-8", newline="\n") as file:
         for number, (sentence, after) in enumerate(pairwise(chain(sentences, [None])), 1):
             assert sentence is not None
             doc = sentence.doc
-            # A sentence of no document must not join the document before it.
+            # A sentence without a document must not join the previous document.
             if before is None or doc != before.doc or (doc is None and named):
-                file.write(_begin(doc, sentence.where) if named or doc is not None else "")
-                file.write(f"# global.Entity = {WRITTEN}\n")
+                file.write(_newdoc(doc, sentence.where) if named or doc is not None else "")
+                file.write(f"# global.Entity = {WRITTEN_FIELDS}\n")
                 named = named or doc is not None
                 count = 0
             file.write(f"# sent_id = {number}\n")
@@ -228,10 +229,10 @@ def write(sentences: Iterable[Sentence], path: Path, options: NoOptions) -> None
                 file.write("# newpar\n" if "\n" in _between(before, sentence) else "")
                 file.write(f"# text = {text}\n")
             attached = _attached(sentence, after) if text is not None else set()
-            entities = _entities(sentence)
-            columns = zip(sentence.words, marks(entities, len(sentence.words), count), strict=True)
-            for index, (word, mark) in enumerate(columns):
-                misc = [f"Entity={mark}"] if mark else []
+            entities = entities_as_word_runs(sentence)
+            encoded = encode_entities(entities, len(sentence.words), count)
+            for index, (word, entity) in enumerate(zip(sentence.words, encoded, strict=True)):
+                misc = [f"Entity={entity}"] if entity else []
                 misc += ["SpaceAfter=No"] if index in attached else []
                 row = (str(index + 1), word, *"_______", "|".join(misc) or "_")
                 file.write("\t".join(row) + "\n")
@@ -240,30 +241,19 @@ def write(sentences: Iterable[Sentence], path: Path, options: NoOptions) -> None
             before = sentence
 
 
-def _begin(doc: str | None, where: str) -> str:
+def _newdoc(doc: str | None, where: str) -> str:
     if doc is None:
         return "# newdoc\n"
     if doc != doc.strip() or not doc or "\n" in doc:
         raise DataError(
-            f"{where or 'sentence'}: the document's name {doc!r} is empty, has a line break or a "
-            "space at an end, which format conllu cannot hold; rename it"
+            f"{where or 'sentence'}: the document's name {doc!r} is empty, has a line break or "
+            "surrounding spaces, which format conllu cannot represent; rename it"
         )
     return f"# newdoc id = {doc}\n"
 
 
-def _entities(sentence: Sentence) -> list[tuple[Parts, str]]:
-    entities: list[tuple[Parts, str]] = [
-        ([(start, end)], label) for start, end, label in sentence.entities
-    ]
-    for irregular in sentence.irregular:
-        parts = word_parts(sentence, irregular)
-        assert parts is not None  # by `holds`
-        entities.append((parts, irregular.label))
-    return entities
-
-
 def _text(sentence: Sentence) -> str | None:
-    """The sentence's part of its text, in a line, if it is words and white space alone."""
+    """Return the sentence's text on one line, if it is just words and white space."""
     if sentence.text is None or not sentence.offsets:
         return None
     text = sentence.text[sentence.offsets[0][0] : sentence.offsets[-1][1]]
@@ -272,22 +262,22 @@ def _text(sentence: Sentence) -> str | None:
 
 
 def _between(before: Sentence | None, sentence: Sentence) -> str:
-    """What is between two sentences of a text."""
-    if before is None or sentence.text is None or not follows(sentence, before):
+    """Return the text between two sentences."""
+    if before is None or sentence.text is None or not follows_in_text(sentence, before):
         return ""
     assert before.offsets and sentence.offsets
     return sentence.text[before.offsets[-1][1] : sentence.offsets[0][0]]
 
 
 def _attached(sentence: Sentence, after: Sentence | None) -> set[int]:
-    """The words with nothing between them and the next."""
+    """Return the words that the next word follows without white space."""
     offsets = list(sentence.offsets or ())
-    if after is not None and follows(after, sentence):
+    if after is not None and follows_in_text(after, sentence):
         offsets += (after.offsets or [])[:1]
     return {i for i, ((_, end), (start, _)) in enumerate(pairwise(offsets)) if end == start}
 
 
-def _writable(word: str) -> bool:
+def _is_writable(word: str) -> bool:
     return bool(word.strip()) and not any(part in word for part in ("\t", "\n", "  "))
 
 
@@ -297,6 +287,6 @@ FORMAT = Format(
     recognises=recognises,
     read=read,
     write=write,
-    holds=Holds(irregular="parts", word=_writable),
+    capabilities=Capabilities(irregular="discontinuous", word=_is_writable),
     extensions=(".conllu",),
 )

@@ -1,10 +1,9 @@
-"""The notation of entities in CoNLL-U's MISC column: `Entity=(1-person-...`, `1)`.
+"""Entities in CoNLL-U's MISC column, written as brackets: `Entity=(1-person-...`, `1)`.
 
-`# global.Entity = GRP-etype-infstat-...` tells the order of the fields behind a bracket; `etype`
-is the label, and `GRP` (or `eid`) the name by which an entity is closed, so that entities may
-cross. Where it is not given, `(person-1` and `(1-person` are told apart by the number. Parts of a
-discontinuous entity are `(1[1/2]-person` and `(1[2/2]-person`. `%2D` and the like in a label are
-characters in hexadecimal, as in GUM's names of articles.
+`# global.Entity = GRP-etype-infstat-...` defines the order of the fields after a bracket; `etype`
+is the label, and `GRP` (or `eid`) the name that closes an entity, so that entities may cross.
+Without it, `(person-1` and `(1-person` are distinguished by the number. Parts of a discontinuous
+entity are `(1[1/2]-person` and `(1[2/2]-person`. Labels may have escapes such as `%2D`, as in GUM.
 """
 
 from __future__ import annotations
@@ -15,11 +14,10 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from diffusionner.errors import DataError
-from diffusionner.formats import records
+from diffusionner.formats import json_fields
+from diffusionner.formats.documents import Offsets
 
-WRITTEN = "GRP-etype"  # the fields of what is written
-
-Parts = list[tuple[int, int]]  # of an entity: runs of words, end exclusive
+WRITTEN_FIELDS = "GRP-etype"
 
 _MARK = re.compile(r"\(([^()]+)(\)?)|([^()]+)\)")
 _PART = re.compile(r"(.+)\[(\d{1,4})/(\d{1,4})\]", re.ASCII)
@@ -29,32 +27,32 @@ _ESCAPED = re.compile(r"[-%()|=\s]")
 
 @dataclass
 class _Mention:
-    """An entity, or a part of one, as its brackets have it."""
+    """An entity, or a part of a discontinuous one."""
 
     content: str  # of the opening bracket
     name: str
     label: str
     where: str
     start: int
-    end: int = -1  # while it is open
+    end: int = -1  # -1 while it is open
 
     def closed_by(self, text: str) -> bool:
         return text == self.name or f"{self.content}-".startswith(f"{text}-")
 
 
-class Brackets:
-    """The brackets of a sentence, followed from word to word."""
+class EntityParser:
+    """Parser for the entities of a sentence, fed row by row."""
 
     def __init__(self, fields: Sequence[str]) -> None:
-        self.fields = fields  # as `# global.Entity` has them, none if it does not
+        self.fields = fields  # from `# global.Entity`; empty without it
         self.mentions: list[_Mention] = []
 
-    def follow(self, text: str, start: int, end: int, where: str) -> None:
-        """Take in a row's Entity=: what opens begins at `start`, what closes ends at `end`."""
+    def add(self, text: str, start: int, end: int, where: str) -> None:
+        """Add the Entity= of a row that covers the words from `start` to `end`."""
         marks = list(_MARK.finditer(text))
         if "".join(mark[0] for mark in marks) != text:
             raise DataError(
-                f"{where}: 'Entity={text[:80]}' is no list of brackets; write (1-person, 1) or "
+                f"{where}: 'Entity={text[:80]}' is not a list of brackets; write (1-person, 1) or "
                 "(1-person)"
             )
         for content, single, closing in (mark.groups() for mark in marks):
@@ -67,8 +65,8 @@ class Brackets:
             found = next(opened, None)
             if found is None:
                 raise DataError(
-                    f"{where}: '{closing[:80]})' closes what was not opened in its sentence; "
-                    "remove it, or join the sentences"
+                    f"{where}: '{closing[:80]})' closes an entity that was not opened in its "
+                    "sentence; remove it, or join the sentences"
                 )
             found.end = end
 
@@ -82,20 +80,20 @@ class Brackets:
         if not labels or len(values) <= max(labels[0], names[0]) or not values[labels[0]]:
             raise DataError(
                 f"{where}: '({content[:80]}' has no type; the fields are {'-'.join(fields)} (see "
-                "'# global.Entity'), and etype is needed"
+                "'# global.Entity'), and etype is required"
             )
         try:
             label = unquote(values[labels[0]], errors="strict")
         except UnicodeDecodeError as error:
             raise DataError(
-                f"{where}: '({content[:80]}' has bytes that are no UTF-8; correct them"
+                f"{where}: '({content[:80]}' has escapes that are not UTF-8; correct them"
             ) from error
-        return values[names[0]], records.label(label, where)
+        return values[names[0]], json_fields.label(label, where)
 
-    def entities(self) -> list[tuple[Parts, str]]:
-        """The entities that have words, in the order in which they, or their last parts, open."""
-        found: list[tuple[Parts, str]] = []
-        pending: dict[str, list[list[_Mention]]] = {}  # by name, entities that lack parts
+    def finish(self) -> list[tuple[Offsets, str]]:
+        """Return the entities as runs of words, ordered by the start of their last run."""
+        found: list[tuple[Offsets, str]] = []
+        pending: dict[str, list[list[_Mention]]] = {}  # incomplete entities, by name
         for mention in self.mentions:
             if mention.end < 0:
                 raise DataError(
@@ -110,8 +108,8 @@ class Brackets:
                     waiting.append([])
                 if not waiting or not _continues(mention, index, waiting[-1]):
                     raise DataError(
-                        f"{mention.where}: '({mention.content[:80]}' does not go on with the part "
-                        "before; give all parts in order, of one type"
+                        f"{mention.where}: '({mention.content[:80]}' does not continue the "
+                        "previous part; give all parts in order, with one type"
                     )
                 waiting[-1].append(mention)
                 if index != count:
@@ -133,21 +131,21 @@ def _continues(mention: _Mention, index: int, before: Sequence[_Mention]) -> boo
     return not before or (mention.start >= before[-1].end and mention.label == before[-1].label)
 
 
-def marks(entities: Iterable[tuple[Parts, str]], words: int, count: int) -> list[str]:
-    """The brackets of each word; entities are called by number, on from `count`."""
+def encode_entities(entities: Iterable[tuple[Offsets, str]], words: int, count: int) -> list[str]:
+    """Return the brackets of each word; entities are numbered from `count` + 1."""
     found: list[tuple[int, int, str, str]] = []
     for number, (parts, label) in enumerate(entities, count + 1):
         for index, (start, end) in enumerate(parts, 1):
             name = f"{number}[{index}/{len(parts)}]" if len(parts) > 1 else f"{number}"
             found.append((start, end, name, _escape(label)))
     opens, closes, singles = [""] * words, [""] * words, [""] * words
-    for start, end, name, label in sorted(found, key=lambda f: (f[0], -f[1])):  # the outer first
+    for start, end, name, label in sorted(found, key=lambda f: (f[0], -f[1])):  # outer first
         if end - start == 1:
             singles[start] += f"({name}-{label})"
         else:
             opens[start] += f"({name}-{label}"
             closes[end - 1] = f"{name}){closes[end - 1]}"
-    # CorefUD's order. What closes never stands behind what opens, whose end could not be told.
+    # CorefUD's order. Closing brackets precede opening ones, whose end would be ambiguous.
     return [c + o + s if o else s + c for o, c, s in zip(opens, closes, singles, strict=True)]
 
 

@@ -1,14 +1,14 @@
-"""spaCy's DocBin files (.spacy), through spaCy itself.
+"""spaCy's DocBin files (.spacy), read and written with spaCy.
 
-A Doc is read as its marked sentences; one that has none marked is one sentence, or is split by the
-rules for text if the option `split` is true. Entities come from `doc.ents` and from the groups of
-`doc.spans`, where nested ones live; one that reaches over a sentence's end joins the two. Tokens
-of white space are no words: entities shrink to the words in them. If the Doc does not know the
-spaces between its tokens, all tokens are words and there is no text.
+A Doc is split at its sentence starts; without any it is one sentence, or is split by the rules for
+text if the option `split` is true. Entities are those of `doc.ents` and of the span groups in
+`doc.spans`, which may be nested; sentences that share an entity are joined. Tokens of white space
+are not words: entities shrink to the words in them. If a Doc has unknown spaces, all its tokens are
+words and there is no text.
 
-A document is written as one Doc, and so is a sentence that belongs to none: all entities in
-`doc.spans["sc"]`, the outermost in `doc.ents` too, the document's name in `doc.user_data["doc"]`.
-A DocBin is in memory as a whole, at most some 200 bytes a word; all else passes one by one.
+A document, or a sentence without a document, is written as one Doc: all entities are in
+`doc.spans["sc"]`, the outermost also in `doc.ents`, the document's name in `doc.user_data["doc"]`.
+A DocBin is in memory as a whole, at most some 200 bytes per word; the rest is streamed.
 """
 
 from __future__ import annotations
@@ -25,31 +25,32 @@ import regex
 
 from diffusionner.corpus import Sentence, Span
 from diffusionner.errors import DataError
-from diffusionner.formats import records
-from diffusionner.formats.base import Format, Holds, Sample, Source, missing_extra, unreadable
-from diffusionner.formats.conll import layers_of
-from diffusionner.formats.texts import gather
+from diffusionner.formats import json_fields
+from diffusionner.formats.bio_tags import split_layers
+from diffusionner.formats.documents import group_by_document
+from diffusionner.formats.format import Capabilities, Format
+from diffusionner.formats.source import Sample, Source, missing_extra, shorten, unreadable
 from diffusionner.text import split_sentences
 
 if TYPE_CHECKING:
-    from spacy.tokens import Doc, DocBin
+    from spacy.tokens import Doc
     from spacy.vocab import Vocab
 
-_ENTS = "ents"  # what the option `spans` calls doc.ents
-_GROUP = "sc"  # spaCy's own default
-# In user_data: the tokens that are no words, where white space does not tell them.
+_ENTS = "ents"  # name of doc.ents in the option `spans`
+_GROUP = "sc"  # spaCy's default
+# Key in user_data for the tokens that are not words, if they are not just those of white space.
 _GAPS = "diffusionner:gaps"
 _ATTRIBUTES = ("ENT_IOB", "ENT_TYPE", "SENT_START")
 _CHUNK = 2**20
-_PIECE = regex.compile(r"\s+|\S+")
+_SPACE_OR_TEXT = regex.compile(r"\s+|\S+")
 
 
 @dataclass(frozen=True)
 class DocBinOptions:
-    """spans: the groups to read, joined by +, and only those; `ents` stands for doc.ents."""
+    """spans: the span groups to read, joined by +; `ents` stands for doc.ents. Default: all."""
 
     spans: str = ""
-    split: bool = False  # Docs without marked sentences into sentences
+    split: bool = False  # split Docs that have no sentence starts
 
 
 def recognises(sample: Sample) -> bool:
@@ -59,7 +60,7 @@ def recognises(sample: Sample) -> bool:
 
 
 def _begins_docbin(raw: bytes) -> bool:
-    """Whether this is zlib's, of a small msgpack map whose first key is one of a DocBin's."""
+    """Return True for zlib data with a msgpack map whose first key is one of a DocBin."""
     try:
         head = zlib.decompressobj().decompress(raw, 16)
     except zlib.error:
@@ -67,53 +68,56 @@ def _begins_docbin(raw: bytes) -> bool:
     return head[:1] >= b"\x80" and head[1:].startswith((b"\xa7version", b"\xa5attrs"))
 
 
+def _import_spacy() -> Any:
+    try:
+        import spacy.tokens
+        import spacy.vocab
+    except ImportError as error:
+        raise missing_extra("spacy", "spacy", FORMAT.name) from error
+    return spacy
+
+
 # --- Reading ----------------------------------------------------------------------------------
 
 
 def read(source: Source, options: DocBinOptions) -> Iterator[Sentence]:
-    found: set[str] = set()  # names of groups
-    for where, doc in _docs(source.path):
-        found.update(doc.spans)
-        try:
-            sentences = _sentences(doc, where, options)
-        except DataError as error:
-            source.refuse(error)
-            continue
-        yield from sentences
-    for name in _names(options):
-        if name not in found and name != _ENTS:
+    groups = {_ENTS}
+
+    def convert(doc: Doc, where: str) -> list[Sentence]:
+        groups.update(doc.spans)
+        return _sentences(doc, where, options)
+
+    yield from source.convert_each(_docs(source.path), convert)
+    for name in _group_names(options):
+        if name not in groups:
             raise DataError(
-                f"{source.path}: no document has a span group '{name}'; there are: "
-                + ", ".join(sorted(found | {_ENTS}))
+                f"{source.path}: no document has a span group '{name}'; available: "
+                + ", ".join(sorted(groups))
             )
 
 
 def _docs(path: Path) -> Iterator[tuple[str, Doc]]:
-    """("file:number", Doc), counted from 1."""
+    """Yield ("file:number", Doc); numbers count from 1."""
+    spacy = _import_spacy()
+    # spaCy trusts its files: a damaged one can raise any exception.
     try:
-        from spacy.tokens import DocBin
-        from spacy.vocab import Vocab
-    except ImportError as error:
-        raise missing_extra("spacy", "spacy", FORMAT.name) from error
-    # spaCy trusts its files: a damaged one can raise anything.
-    try:
-        docs = DocBin().from_bytes(_content(path)).get_docs(Vocab())
+        docs = spacy.tokens.DocBin().from_bytes(_content(path)).get_docs(spacy.vocab.Vocab())
     except OSError as error:
         raise unreadable(path, error) from error
     except Exception as error:
         raise DataError(
-            f"{path}: no whole DocBin ({_reason(error)}); write it again, with spaCy's "
+            f"{path}: not a complete DocBin ({_reason(error)}); write it again with spaCy's "
             "DocBin.to_disk"
         ) from error
-    plugins = _Plugins()
+    cached_plugins = _CachedPlugins()
     for number in count(1):
         where = f"{path}:{number}"
         try:
-            with plugins:
+            with cached_plugins:
                 doc = next(docs, None)
         except Exception as error:
             raise DataError(
-                f"{where}: not what a DocBin holds for a Doc ({_reason(error)}); write it again"
+                f"{where}: not a valid Doc ({_reason(error)}); write it again"
             ) from error
         if doc is None:
             return
@@ -121,7 +125,7 @@ def _docs(path: Path) -> Iterator[tuple[str, Doc]]:
 
 
 def _content(path: Path) -> bytes:
-    """The bytes of a file, as long as they can be unpacked: not all of some huge other file."""
+    """Read a file as far as it can be unpacked, so as not to load a huge file of another kind."""
     unpacked = zlib.decompressobj()
     chunks: list[bytes] = []
     with path.open("rb") as file:
@@ -138,11 +142,11 @@ def _sentences(doc: Doc, where: str, options: DocBinOptions) -> list[Sentence]:
     text = None if doc.has_unknown_spaces else doc.text
     gaps = _gaps(doc, where)
     entities = _entities(doc, where, options)
-    begins = _begins(doc, options.split)
+    begins = _sentence_starts(doc, options.split)
     for start, end, _ in entities:
         begins.difference_update(range(start + 1, end))
     sentences: list[Sentence] = []
-    places: list[tuple[int, int]] = []  # of each token: its sentence, and the words before it there
+    places: list[tuple[int, int]] = []  # per token: its sentence, and the words before it there
     for index, token in enumerate(doc):
         if index in begins:
             sentences.append(
@@ -173,7 +177,7 @@ def _sentences(doc: Doc, where: str, options: DocBinOptions) -> list[Sentence]:
 
 
 def _gaps(doc: Doc, where: str) -> set[int]:
-    """The tokens that are no words."""
+    """Return the tokens that are not words."""
     given = doc.user_data.get(_GAPS)
     if given is None:
         if doc.has_unknown_spaces:
@@ -184,8 +188,8 @@ def _gaps(doc: Doc, where: str) -> set[int]:
     return set(given)
 
 
-def _begins(doc: Doc, split: bool) -> set[int]:
-    """The tokens that sentences begin with."""
+def _sentence_starts(doc: Doc, split: bool) -> set[int]:
+    """Return the tokens that begin a sentence."""
     begins = {0}
     if split and not doc.has_annotation("SENT_START"):
         offsets = [token.idx for token in doc]
@@ -196,38 +200,38 @@ def _begins(doc: Doc, split: bool) -> set[int]:
     return begins
 
 
-def _names(options: DocBinOptions) -> list[str]:
+def _group_names(options: DocBinOptions) -> list[str]:
     return list(filter(None, options.spans.split("+")))
 
 
 def _entities(doc: Doc, where: str, options: DocBinOptions) -> list[Span]:
-    """By tokens. What one group says twice stays; what several say does not come twice."""
+    """Return the entities by tokens, without those that an earlier group has too."""
     found: list[Span] = []
     try:
-        for name in _names(options) or [*doc.spans, _ENTS]:
+        for name in _group_names(options) or [*doc.spans, _ENTS]:
             group = doc.ents if name == _ENTS else doc.spans.get(name, ())
             spans = [Span(span.start, span.end, span.label_) for span in group]
             known = set(found)
             found += [span for span in spans if span not in known]
     except (IndexError, KeyError, ValueError) as error:
         raise DataError(
-            f"{where}: entities that spaCy cannot decode ({_reason(error)}); set them again"
+            f"{where}: spaCy cannot decode the entities ({_reason(error)}); write them again"
         ) from error
     for start, end, label in found:
-        records.label(label, where)
+        json_fields.label(label, where)
         if start == end:
             raise DataError(f"{where}: entity {label} at token {start} is empty; remove it")
     return found
 
 
 def _reason(error: Exception) -> str:
-    return records.short(" ".join(str(error).split())) or type(error).__name__
+    return shorten(" ".join(str(error).split())) or type(error).__name__
 
 
-class _Plugins:
-    """Within it srsly, which packs the bytes of a Doc, knows its plug-ins.
+class _CachedPlugins:
+    """Context in which srsly, which (un)packs Docs, uses cached plug-ins.
 
-    It would look for them three times for each Doc, which takes longer than all else together.
+    It searches for plug-ins three times per Doc, which takes longer than everything else together.
     """
 
     def __init__(self) -> None:
@@ -242,7 +246,7 @@ class _Plugins:
 
     def __exit__(self, *error: object) -> None:
         for registry in self.registries:
-            vars(registry).pop("get_all", None)  # the class has the real one
+            vars(registry).pop("get_all", None)  # restores the method of the class
 
 
 # --- Writing ----------------------------------------------------------------------------------
@@ -250,55 +254,47 @@ class _Plugins:
 
 @dataclass
 class _Tokens:
-    """The tokens of a Doc: words, and what is between them beside single spaces."""
+    """The tokens of a Doc: words, and the text between them except for single spaces."""
 
     texts: list[str] = field(default_factory=list)
-    spaces: list[bool] = field(default_factory=list)  # whether one follows the token
-    gaps: list[int] = field(default_factory=list)
-    places: list[list[int]] = field(default_factory=list)  # of the words of each sentence
+    spaces: list[bool] = field(default_factory=list)  # per token: a space follows
+    gaps: list[int] = field(default_factory=list)  # tokens that are not words
+    places: list[list[int]] = field(default_factory=list)  # tokens of each sentence's words
 
     def add(self, text: str) -> int:
         self.texts.append(text)
         self.spaces.append(False)
         return len(self.texts) - 1
 
-    def fill(self, gap: str) -> None:
-        """As spaCy has it: one space belongs to the token before, the rest is tokens."""
-        for piece in _PIECE.findall(gap):
-            if piece[0] == " " and self.spaces and not self.spaces[-1]:
+    def add_gap(self, gap: str) -> None:
+        """Add text between words as spaCy does: one space belongs to the previous token."""
+        for part in _SPACE_OR_TEXT.findall(gap):
+            if part[0] == " " and self.spaces and not self.spaces[-1]:
                 self.spaces[-1] = True
-                piece = piece[1:]
-            if piece:
-                self.gaps.append(self.add(piece))
+                part = part[1:]
+            if part:
+                self.gaps.append(self.add(part))
 
     @property
-    def told_by_space(self) -> bool:
-        """Whether the gaps are just the tokens of white space."""
+    def gaps_are_space(self) -> bool:
+        """True if the gaps are exactly the tokens of white space."""
         return self.gaps == [index for index, text in enumerate(self.texts) if text.isspace()]
 
 
 def write(sentences: Iterable[Sentence], path: Path, options: DocBinOptions) -> None:
-    try:
-        from spacy.tokens import DocBin
-        from spacy.vocab import Vocab
-    except ImportError as error:
-        raise missing_extra("spacy", "spacy", FORMAT.name) from error
-    docbin = DocBin(attrs=_ATTRIBUTES, store_user_data=True)
-    vocab = Vocab()
-    plugins = _Plugins()
-    for document in gather(sentences):
+    spacy = _import_spacy()
+    docbin = spacy.tokens.DocBin(attrs=_ATTRIBUTES, store_user_data=True)
+    vocab = spacy.vocab.Vocab()
+    cached_plugins = _CachedPlugins()
+    for document in group_by_document(sentences):
         doc = _to_doc(document, vocab)
-        with plugins:
+        with cached_plugins:
             docbin.add(doc)
-    path.write_bytes(_pack(docbin))
-
-
-def _pack(docbin: DocBin) -> bytes:
     try:
-        return docbin.to_bytes()
+        path.write_bytes(docbin.to_bytes())
     except ValueError as error:  # msgpack's limit of 4 GiB for one array
         raise DataError(
-            "more words than one DocBin holds, some 130 million; write several, or another format"
+            "more words than a DocBin can store, some 130 million; write several, or another format"
         ) from error
 
 
@@ -306,11 +302,11 @@ def _to_doc(sentences: Sequence[Sentence], vocab: Vocab) -> Doc:
     from spacy.tokens import Doc
     from spacy.tokens import Span as DocSpan
 
-    tokens = _tokenise(sentences)
+    tokens = _to_tokens(sentences)
     user_data: dict[str, Any] = {}
     if sentences[0].doc is not None:
         user_data["doc"] = sentences[0].doc
-    if tokens.spaces and not tokens.told_by_space:
+    if tokens.spaces and not tokens.gaps_are_space:
         user_data[_GAPS] = tokens.gaps
     begins = {0, *(words[0] for words in tokens.places[1:])}
     doc = Doc(
@@ -330,17 +326,17 @@ def _to_doc(sentences: Sequence[Sentence], vocab: Vocab) -> Doc:
     spans, outermost = [], []
     for sentence, places in zip(sentences, tokens.places, strict=True):
         spans += mark(sentence.entities, places)
-        for layer in layers_of(sentence.entities)[:1]:
+        for layer in split_layers(sentence.entities)[:1]:
             outermost += mark(layer, places)
     doc.spans[_GROUP] = spans
     doc.set_ents(outermost)
     return doc
 
 
-def _tokenise(sentences: Sequence[Sentence]) -> _Tokens:
+def _to_tokens(sentences: Sequence[Sentence]) -> _Tokens:
     tokens = _Tokens()
     text = sentences[0].text or ""
-    if any(_out_of_order(sentence) for sentence in sentences):
+    if any(_is_unaligned(sentence) for sentence in sentences):
         for sentence in sentences:
             begin = len(tokens.texts)
             tokens.texts += sentence.words
@@ -350,16 +346,16 @@ def _tokenise(sentences: Sequence[Sentence]) -> _Tokens:
     for sentence in sentences:
         places = []
         for word, (start, word_end) in zip(sentence.words, sentence.offsets or (), strict=True):
-            tokens.fill(text[end:start])
+            tokens.add_gap(text[end:start])
             places.append(tokens.add(word))
             end = word_end
         tokens.places.append(places)
-    tokens.fill(text[end:])
+    tokens.add_gap(text[end:])
     return tokens
 
 
-def _out_of_order(sentence: Sentence) -> bool:
-    """Whether the words are not, one after the other, pieces of the text: no tokens of a Doc."""
+def _is_unaligned(sentence: Sentence) -> bool:
+    """Return True if the words are not consecutive parts of the text, as tokens of a Doc are."""
     text, offsets = sentence.text, sentence.offsets
     if text is None or offsets is None:
         return True
@@ -378,6 +374,6 @@ FORMAT = Format(
     read=read,
     write=write,
     options=DocBinOptions,
-    holds=Holds(text=True),
+    capabilities=Capabilities(text=True),
     extensions=(".spacy",),
 )

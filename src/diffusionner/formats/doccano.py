@@ -1,12 +1,12 @@
-"""doccano's JSON lines: a text a line, annotated by characters, `end` exclusive.
+"""doccano's JSON lines: one text per line, annotated by characters, `end` exclusive.
 
-Read are `{"text", "label": [[start, end, "label"], ...]}`, the same with `labels`, and
-`{"text", "entities": [{"start_offset", "end_offset", "label"}]}` of the export with relations
-(`annotations` in the oldest), whose relations and comments are ignored. The first is written, with
-`doc`, a key of ours, where the document has a name.
+Reads `{"text", "label": [[start, end, "label"], ...]}`, the same with `labels`, and the export with
+relations, `{"text", "entities": [{"start_offset", "end_offset", "label"}]}` (`annotations` in the
+oldest version), whose relations and comments are ignored. Writes the first shape, with `doc`, a key
+of ours, for the document's name.
 
-doccano's editor has counted UTF-16 code units in some versions, so that entities behind an emoji
-are shifted: read such a file with the option offsets=utf16.
+Some versions of doccano's editor count UTF-16 code units, so that entities after an emoji are
+shifted: read such files with the option offsets=utf16.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from diffusionner.corpus import Sentence
-from diffusionner.formats import records
-from diffusionner.formats.base import Format, Holds, Sample, Source
-from diffusionner.formats.offsets import OffsetOptions, by_characters, counted
-from diffusionner.formats.texts import TextDocument, to_documents, to_sentences
+from diffusionner.formats import json_fields as fields
+from diffusionner.formats.documents import TextDocument, to_documents, to_sentences
+from diffusionner.formats.format import Capabilities, Format
+from diffusionner.formats.json_files import read_values, write_lines
+from diffusionner.formats.offset_units import OffsetOptions, offsets_in, to_annotations
+from diffusionner.formats.source import Sample, Source
 
 _LISTS = ("label", "labels")
 _OBJECTS = ("entities", "annotations")
@@ -28,7 +30,7 @@ _ENTITY = '{"label": "...", "start_offset": 0, "end_offset": 3}'
 
 
 def recognises(sample: Sample) -> bool:
-    """Lists where Label Studio has objects, and `start_offset` where jsonl has `start`."""
+    """Check for lists (Label Studio has objects) or `start_offset` (jsonl has `start`)."""
     if "text" not in sample.keys or "tokens" in sample.keys:
         return False
     lists = [record.get(key) for record in sample.records for key in _LISTS]
@@ -41,51 +43,36 @@ def recognises(sample: Sample) -> bool:
 
 
 def read(source: Source, options: OffsetOptions) -> Iterator[Sentence]:
-    return source.each(source.records(), lambda record, at: _convert(record, at, options))
+    def convert(record: Any, where: str) -> list[Sentence]:
+        text = fields.get(record, "text", str, where, _SHAPE)
+        annotations = to_annotations(text, _spans(record, where), options.offsets, where)
+        document = TextDocument(text, annotations, fields.document(record, where), where)
+        return to_sentences(document, options)
 
-
-def _convert(record: Any, where: str, options: OffsetOptions) -> list[Sentence]:
-    text = records.member(record, "text", str, where, _SHAPE)
-    annotations = by_characters(text, _spans(record, where), options.offsets, where)
-    doc = records.document(record.get("doc"), "doc", where)
-    return to_sentences(TextDocument(text, annotations, doc, where), options)
+    return source.convert_each(read_values(source), convert)
 
 
 def _spans(record: dict[str, Any], where: str) -> list[tuple[int, int, str]]:
     key = next((key for key in (*_LISTS, *_OBJECTS) if key in record), _LISTS[0])
-    entities = records.member(record, key, list, where, _SHAPE)
+    entities = fields.get(record, key, list, where, _SHAPE)
     if key in _LISTS:
-        return [records.triple(entity, where, _SHAPE) for entity in entities]
-    found = []
-    for entity in entities:
-        start, end, label = (
-            records.member(entity, name, object, where, _ENTITY)
-            for name in ("start_offset", "end_offset", "label")
-        )
-        found.append(
-            (
-                records.integer(start, "'start_offset'", where),
-                records.integer(end, "'end_offset'", where),
-                records.label(label, where),
-            )
-        )
-    return found
+        return [fields.triple(entity, where, _SHAPE) for entity in entities]
+    keys = ("start_offset", "end_offset", "label")
+    return [fields.span(entity, where, _ENTITY, keys) for entity in entities]
 
 
 def write(sentences: Iterable[Sentence], path: Path, options: OffsetOptions) -> None:
     numbered = enumerate(to_documents(sentences), 1)
-    records.write_lines((_to_record(n, document, options) for n, document in numbered), path)
+    write_lines((_to_record(n, document, options.offsets) for n, document in numbered), path)
 
 
-def _to_record(number: int, document: TextDocument, options: OffsetOptions) -> dict[str, Any]:
-    offsets = counted(document.text, options.offsets)
-    record: dict[str, Any] = {"id": number, "text": document.text}
-    record["label"] = [
+def _to_record(number: int, document: TextDocument, unit: str) -> dict[str, Any]:
+    offsets = offsets_in(unit, document.text)
+    labels = [
         [offsets[start], offsets[end], label] for ((start, end),), label in document.annotations
     ]
-    if document.doc is not None:
-        record["doc"] = document.doc
-    return record
+    record = {"id": number, "text": document.text, "label": labels}
+    return fields.with_document(record, document.doc)
 
 
 FORMAT = Format(
@@ -95,5 +82,5 @@ FORMAT = Format(
     read=read,
     write=write,
     options=OffsetOptions,
-    holds=Holds(irregular="cut", text=True),
+    capabilities=Capabilities(irregular="contiguous", text=True),
 )

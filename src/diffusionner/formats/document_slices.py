@@ -1,4 +1,4 @@
-"""The text of a document in pieces, for formats that write a record for each sentence."""
+"""Slices of document texts, for formats that write one record per sentence."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from dataclasses import replace
 from itertools import chain, pairwise
 
 from diffusionner.corpus import Irregular, Sentence
-from diffusionner.formats.texts import follows
+from diffusionner.formats.documents import follows_in_text
 
 
-def cut(sentences: Iterable[Sentence]) -> Iterator[tuple[int, Sentence]]:
-    """Each sentence as if its piece of the text were all of it, and where that piece begins.
+def slice_documents(sentences: Iterable[Sentence]) -> Iterator[tuple[int, Sentence]]:
+    """Yield each sentence with its slice of the text, preceded by the start of that slice.
 
-    A piece reaches to the first word of the next sentence. A sentence without text stays as it is.
+    A slice extends to the first word of the next sentence. Offsets are relative to the slice.
+    Sentences without a text are unchanged.
     """
     begin = 0
     for sentence, following in pairwise(chain(sentences, [None])):
@@ -22,53 +23,49 @@ def cut(sentences: Iterable[Sentence]) -> Iterator[tuple[int, Sentence]]:
             yield 0, sentence
             begin = 0
             continue
-        end = _border(sentence, following) if following is not None else None
-        piece = _shifted(sentence, -begin)
-        piece.text = sentence.text[begin:end]
-        yield begin, piece
+        end = None if following is None else _boundary(sentence, following)
+        yield begin, _shifted(sentence, -begin, sentence.text[begin:end])
         begin = end or 0
 
 
-def _border(sentence: Sentence, following: Sentence) -> int | None:
-    """Where the piece of the following sentence begins, if its annotations let it be cut there."""
-    if not following.offsets or not follows(following, sentence):
+def _boundary(sentence: Sentence, following: Sentence) -> int | None:
+    """Return the start of the following slice, or None if the text cannot be split there."""
+    if not following.offsets or not follows_in_text(following, sentence):
         return None
-    border = following.offsets[0][0]
-    if any(parts[-1][1] > border for parts, _ in sentence.irregular):
+    boundary = following.offsets[0][0]
+    if any(parts[-1][1] > boundary for parts, _ in sentence.irregular):
         return None
-    if any(parts[0][0] < border for parts, _ in following.irregular):
+    if any(parts[0][0] < boundary for parts, _ in following.irregular):
         return None
-    return border
+    return boundary
 
 
-def join(pieces: Iterable[tuple[int | None, Sentence]]) -> Iterator[Sentence]:
-    """What `cut` took apart; a sentence whose piece begins nowhere is whole."""
-    gathered: list[tuple[int, Sentence]] = []
+def join_slices(slices: Iterable[tuple[int | None, Sentence]]) -> Iterator[Sentence]:
+    """Undo `slice_documents`; sentences whose slice has no start are unchanged."""
+    group: list[tuple[int, Sentence]] = []
     end = 0
-    for begin, sentence in pieces:
-        if gathered and not (begin == end and sentence.doc == gathered[-1][1].doc):
-            yield from _put_together(gathered)
-            gathered = []
+    for begin, sentence in slices:
+        if group and not (begin == end and sentence.doc == group[-1][1].doc):
+            yield from _join(group)
+            group = []
         if begin is None:
             yield sentence
         else:
-            assert sentence.text is not None
-            gathered.append((begin, sentence))
-            end = begin + len(sentence.text)
-    yield from _put_together(gathered)
+            group.append((begin, sentence))
+            end = begin + len(sentence.text or "")
+    yield from _join(group)
 
 
-def _put_together(pieces: list[tuple[int, Sentence]]) -> Iterator[Sentence]:
-    text = "".join(sentence.text or "" for _, sentence in pieces)
-    for begin, sentence in pieces:
-        whole = _shifted(sentence, begin - pieces[0][0])
-        whole.text = text
-        yield whole
+def _join(slices: list[tuple[int, Sentence]]) -> Iterator[Sentence]:
+    text = "".join(sentence.text or "" for _, sentence in slices)
+    for begin, sentence in slices:
+        yield _shifted(sentence, begin - slices[0][0], text)
 
 
-def _shifted(sentence: Sentence, shift: int) -> Sentence:
+def _shifted(sentence: Sentence, shift: int, text: str) -> Sentence:
     return replace(
         sentence,
+        text=text,
         offsets=[(start + shift, end + shift) for start, end in sentence.offsets or ()],
         irregular=[
             Irregular(tuple((start + shift, end + shift) for start, end in parts), label)

@@ -1,4 +1,4 @@
-"""Between documents, texts annotated by character, and sentences of words."""
+"""Conversion between documents (text with annotated characters) and sentences of words."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from pathlib import Path
 
 import regex
 
@@ -13,23 +14,25 @@ from diffusionner.corpus import Irregular, Sentence, Span
 from diffusionner.errors import DataError
 from diffusionner.text import split_sentences
 
-WORDS = ("rules", "spaces")
+_WORDS = ("rules", "spaces")
+
+Offsets = list[tuple[int, int]]
 
 
 @dataclass(frozen=True)
 class TextOptions:
-    """words: `rules` splits text as the model does; `spaces` at white space, a line a sentence."""
+    """words: `rules` splits text as the model does; `spaces` at white space, a sentence a line."""
 
     words: str = "rules"
 
     def __post_init__(self) -> None:
-        if self.words not in WORDS:
-            raise ValueError(f"words is one of {', '.join(WORDS)}, not '{self.words}'")
+        if self.words not in _WORDS:
+            raise ValueError(f"words is one of {', '.join(_WORDS)}, not '{self.words}'")
 
 
 @dataclass(slots=True)
 class TextDocument:
-    """A text and the annotations on it."""
+    """A text with annotations by character."""
 
     text: str
     annotations: list[Irregular] = field(default_factory=list)
@@ -37,136 +40,92 @@ class TextDocument:
     where: str = ""
 
 
+# --- Documents to sentences -------------------------------------------------------------------
+
+
 def to_sentences(
     document: TextDocument,
     options: TextOptions | None = None,
-    sentences: Sequence[Sequence[tuple[int, int]]] | None = None,
+    sentences: Sequence[Offsets] | None = None,
 ) -> list[Sentence]:
-    """Split a document into sentences of words and give each its entities.
+    """Split a document into sentences with entities.
 
-    sentences: the characters of the words of each, where the source says so. An annotation
-    that reaches over a sentence's end joins the two.
+    sentences: word offsets per sentence, if the source has them. Sentences that share an
+    annotation are joined.
     """
     text = document.text
     check_annotations(text, document.annotations, document.where)
     if sentences is None:
         sentences = split_text(text, (options or TextOptions()).words)
-    joined = _join(sentences, document.annotations)
+    if not sentences:
+        if document.annotations:
+            raise DataError(f"{document.where}: entities in a text without words; remove them")
+        return []
+    joined = _join_across_annotations(sentences, document.annotations)
     result = [
         Sentence(
             words=[text[start:end] for start, end in offsets],
             doc=document.doc,
             where=document.where,
             text=text,
-            offsets=list(offsets),
+            offsets=offsets,
         )
         for offsets in joined
     ]
-    if not result:
-        if document.annotations:
-            raise DataError(f"{document.where}: entities in a text without words; remove them")
-        return []
-    begins = [offsets[0][0] for offsets in joined]
+    starts = [offsets[0][0] for offsets in joined]
     for annotation in document.annotations:
-        number = max(0, bisect_right(begins, annotation.parts[0][0]) - 1)
-        _place(result[number], annotation)
+        number = max(0, bisect_right(starts, annotation.parts[0][0]) - 1)
+        _add_annotation(result[number], annotation)
     return result
 
 
-def _place(sentence: Sentence, annotation: Irregular) -> None:
-    assert sentence.offsets is not None
+def split_text(text: str, words: str) -> list[Offsets]:
+    """Return the word offsets of each sentence, split by rules or at white space."""
+    if words == "rules":
+        return [list(zip(s.starts, s.ends, strict=True)) for s in split_sentences(text)]
+    lines = ([m.span() for m in regex.finditer(r"\S+", text, pos=line.start(), endpos=line.end())]
+             for line in regex.finditer(r"[^\n]+", text))  # fmt: skip
+    return [line for line in lines if line]
+
+
+def _join_across_annotations(
+    sentences: Sequence[Offsets], annotations: Sequence[Irregular]
+) -> list[Offsets]:
+    starts = [offsets[0][0] for offsets in sentences]
+    # Number of annotations that each sentence shares with the previous one, as differences:
+    # linear in the number of annotations, however many sentences they cover.
+    changes = [0] * (len(sentences) + 1)
+    for parts, _ in annotations:
+        first = max(0, bisect_right(starts, parts[0][0]) - 1)
+        last = bisect_left(starts, parts[-1][1]) - 1
+        if first < last:
+            changes[first + 1] += 1
+            changes[last + 1] -= 1
+    result: list[Offsets] = []
+    for offsets, shared in zip(sentences, accumulate(changes), strict=False):
+        if shared:
+            result[-1].extend(offsets)
+        else:
+            result.append(list(offsets))
+    return result
+
+
+def _add_annotation(sentence: Sentence, annotation: Irregular) -> None:
+    """Add an annotation as an entity if it is a span of whole words, else as irregular."""
+    offsets = sentence.offsets
+    assert offsets is not None
     if len(annotation.parts) == 1:
         (start, end), label = annotation.parts[0], annotation.label
-        first = bisect_left(sentence.offsets, (start, -1))
-        last = bisect_left(sentence.offsets, end, key=lambda word: word[1])
-        if (
-            first <= last < len(sentence.offsets)
-            and sentence.offsets[first][0] == start
-            and sentence.offsets[last][1] == end
-        ):
+        first = bisect_left(offsets, (start, -1))
+        last = bisect_left(offsets, end, key=lambda word: word[1])
+        if first <= last < len(offsets) and (offsets[first][0], offsets[last][1]) == (start, end):
             sentence.entities.append(Span(first, last + 1, label))
             return
-    sentence.irregular.append(Irregular(annotation.parts, annotation.label))
-
-
-def to_documents(sentences: Iterable[Sentence]) -> Iterator[TextDocument]:
-    """Put the sentences of a document together again.
-
-    Sentences that share a text give it back as it was. Those that have none become a text of
-    words joined by spaces, a sentence a line; without a document each is one of its own.
-    """
-    return map(_merge, gather(sentences))
-
-
-def gather(sentences: Iterable[Sentence]) -> Iterator[list[Sentence]]:
-    """The sentences of each document."""
-    gathered: list[Sentence] = []
-    for sentence in sentences:
-        if gathered and not _together(gathered[-1], sentence):
-            yield gathered
-            gathered = []
-        gathered.append(sentence)
-    if gathered:
-        yield gathered
-
-
-def annotations_of(sentence: Sentence, shift: int = 0) -> list[Irregular]:
-    """A sentence's entities by their characters, the irregular ones too."""
-    _, offsets = sentence.characters()
-    found = [
-        Irregular(((offsets[start][0] + shift, offsets[end - 1][1] + shift),), label)
-        for start, end, label in sentence.entities
-    ]
-    for parts, label in sentence.irregular:
-        found.append(Irregular(tuple((s + shift, e + shift) for s, e in parts), label))
-    return found
-
-
-def follows(sentence: Sentence, previous: Sentence) -> bool:
-    """Whether a sentence comes, right away or later, after another of the same text."""
-    # Equal texts are not enough: two records may well say the same. Nor is one object enough:
-    # Python has but one of each short string.
-    if sentence.text is not previous.text or sentence.doc != previous.doc:
-        return False
-    if not sentence.offsets or not previous.offsets:
-        return False
-    return sentence.offsets[0][0] >= previous.offsets[-1][1]
-
-
-def _together(one: Sentence, other: Sentence) -> bool:
-    if one.text is not None or other.text is not None:
-        return follows(other, one)
-    return one.doc is not None and one.doc == other.doc
-
-
-def _merge(sentences: Sequence[Sentence]) -> TextDocument:
-    first = sentences[0]
-    if first.text is not None:
-        annotations = [a for sentence in sentences for a in annotations_of(sentence)]
-        return TextDocument(first.text, annotations, first.doc, first.where)
-    lines: list[str] = []
-    annotations = []
-    shift = 0
-    for sentence in sentences:
-        line, _ = sentence.characters()
-        annotations += annotations_of(sentence, shift)
-        lines.append(line)
-        shift += len(line) + 1
-    return TextDocument("\n".join(lines), annotations, first.doc, first.where)
-
-
-def word_parts(sentence: Sentence, irregular: Irregular) -> list[tuple[int, int]] | None:
-    """An irregular annotation's parts as words, `end` exclusive; None if it cuts through one."""
-    _, offsets = sentence.characters()
-    starts = {start: index for index, (start, _) in enumerate(offsets)}
-    ends = {end: index + 1 for index, (_, end) in enumerate(offsets)}
-    if any(start not in starts or end not in ends for start, end in irregular.parts):
-        return None
-    return [(starts[start], ends[end]) for start, end in irregular.parts]
+    sentence.irregular.append(annotation)
 
 
 def check_annotations(text: str, annotations: Iterable[Irregular], where: str) -> None:
-    """Raise DataError when an annotation does not fit its text."""
+    """Raise DataError if an annotation lies outside its text or its parts are not in order."""
     size = len(text)
     for parts, label in annotations:
         if not parts:
@@ -180,38 +139,117 @@ def check_annotations(text: str, annotations: Iterable[Irregular], where: str) -
                 )
             if start < previous:
                 raise DataError(
-                    f"{where}: the parts of entity {label} at {start} are not in order or "
-                    "overlap; give them from left to right"
+                    f"{where}: the parts of entity {label} at {start} overlap or are not in "
+                    "order; give them from left to right"
                 )
             previous = end
 
 
-def split_text(text: str, words: str) -> list[list[tuple[int, int]]]:
-    """The characters of the words of each sentence, by rules or at spaces."""
-    if words == "rules":
-        return [list(zip(s.starts, s.ends, strict=True)) for s in split_sentences(text)]
-    lines = ([m.span() for m in regex.finditer(r"\S+", text, pos=line.start(), endpos=line.end())]
-             for line in regex.finditer(r"[^\n]+", text))  # fmt: skip
-    return [line for line in lines if line]
+def check_pair(text: Path, annotations: Path) -> None:
+    """Raise DataError if one of the two files of a standoff document is missing."""
+    for path, other in ((text, annotations), (annotations, text)):
+        if not path.is_file():
+            raise DataError(
+                f"{other}: {path.name} is missing; a text and its annotations (even if there are "
+                "none) are two files with the same name"
+            )
 
 
-def _join(
-    sentences: Sequence[Sequence[tuple[int, int]]], annotations: Sequence[Irregular]
-) -> list[list[tuple[int, int]]]:
-    begins = [offsets[0][0] for offsets in sentences]
-    # For each sentence, how many annotations it has in common with the one before: +1 where such
-    # a run of sentences begins, -1 after its end, which takes no longer for longer runs.
-    changes = [0] * (len(sentences) + 1)
-    for parts, _ in annotations:
-        first = max(0, bisect_right(begins, parts[0][0]) - 1)
-        last = bisect_left(begins, parts[-1][1]) - 1
-        if first < last:
-            changes[first + 1] += 1
-            changes[last + 1] -= 1
-    result: list[list[tuple[int, int]]] = []
-    for offsets, shared in zip(sentences, accumulate(changes), strict=False):
-        if shared:
-            result[-1].extend(offsets)
-        else:
-            result.append(list(offsets))
-    return result
+# --- Sentences to documents -------------------------------------------------------------------
+
+
+def to_documents(sentences: Iterable[Sentence]) -> Iterator[TextDocument]:
+    """Reassemble documents from their sentences.
+
+    Sentences that share a text restore it. Without a text, words are joined by spaces, one
+    sentence per line; a sentence without a text and without a document becomes its own document.
+    """
+    for group in group_by_document(sentences):
+        first = group[0]
+        if first.text is not None:
+            annotations = [a for sentence in group for a in character_annotations(sentence)]
+            yield TextDocument(first.text, annotations, first.doc, first.where)
+            continue
+        lines, annotations, shift = [], [], 0
+        for sentence in group:
+            lines.append(sentence.characters()[0])
+            annotations += character_annotations(sentence, shift)
+            shift += len(lines[-1]) + 1
+        yield TextDocument("\n".join(lines), annotations, first.doc, first.where)
+
+
+def group_by_document(sentences: Iterable[Sentence]) -> Iterator[list[Sentence]]:
+    """Yield the consecutive sentences of each document."""
+    group: list[Sentence] = []
+    for sentence in sentences:
+        if group and not _same_document(group[-1], sentence):
+            yield group
+            group = []
+        group.append(sentence)
+    if group:
+        yield group
+
+
+def _same_document(sentence: Sentence, following: Sentence) -> bool:
+    if sentence.text is not None or following.text is not None:
+        return follows_in_text(following, sentence)
+    return sentence.doc is not None and sentence.doc == following.doc
+
+
+def follows_in_text(sentence: Sentence, previous: Sentence) -> bool:
+    """Return True if a sentence comes after another one in the same text."""
+    # Comparing text by value would merge records that happen to have equal texts. Identity alone
+    # would too, because Python caches short strings; hence the comparison of offsets.
+    if sentence.text is not previous.text or sentence.doc != previous.doc:
+        return False
+    if not sentence.offsets or not previous.offsets:
+        return False
+    return sentence.offsets[0][0] >= previous.offsets[-1][1]
+
+
+def character_annotations(sentence: Sentence, shift: int = 0) -> list[Irregular]:
+    """Return all annotations of a sentence by character, entities before irregular ones."""
+    _, offsets = sentence.characters()
+    regular = (
+        (((offsets[start][0], offsets[end - 1][1]),), label)
+        for start, end, label in sentence.entities
+    )
+    return [
+        Irregular(tuple((start + shift, end + shift) for start, end in parts), label)
+        for parts, label in (*regular, *sentence.irregular)
+    ]
+
+
+# --- Discontinuous entities as runs of words --------------------------------------------------
+
+
+def add_word_runs(sentence: Sentence, runs: Offsets, label: str) -> None:
+    """Add an entity given as runs of words, `end` exclusive; several runs are irregular."""
+    if len(runs) == 1:
+        sentence.entities.append(Span(*runs[0], label))
+        return
+    _, offsets = sentence.characters()
+    parts = tuple((offsets[start][0], offsets[end - 1][1]) for start, end in runs)
+    sentence.irregular.append(Irregular(parts, label))
+
+
+def word_runs(sentence: Sentence, irregular: Irregular) -> Offsets | None:
+    """Return the runs of words of an annotation; None if it does not align with words."""
+    _, offsets = sentence.characters()
+    starts = {start: index for index, (start, _) in enumerate(offsets)}
+    ends = {end: index + 1 for index, (_, end) in enumerate(offsets)}
+    if any(start not in starts or end not in ends for start, end in irregular.parts):
+        return None
+    return [(starts[start], ends[end]) for start, end in irregular.parts]
+
+
+def entities_as_word_runs(sentence: Sentence) -> list[tuple[Offsets, str]]:
+    """Return all entities as runs of words, for formats that write only such entities."""
+    found: list[tuple[Offsets, str]] = [
+        ([(start, end)], label) for start, end, label in sentence.entities
+    ]
+    for irregular in sentence.irregular:
+        runs = word_runs(sentence, irregular)
+        assert runs is not None  # ensured by the format's capabilities
+        found.append((runs, irregular.label))
+    return found

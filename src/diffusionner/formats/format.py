@@ -31,8 +31,8 @@ class Capabilities:
     irregular: bool | Literal["discontinuous", "contiguous"] = False
     text: bool = False  # characters between words
     types: bool = False  # labels that were annotated, if not all
-    word: Callable[[str], bool] | None = None  # test for words that can be written; None: all
-    label: Callable[[str], bool] | None = None  # test for labels that can be written; None: all
+    word: Callable[[str], bool] = bool  # test for words that can be written
+    label: Callable[[str], bool] = bool  # test for labels that can be written
 
 
 @dataclass(frozen=True)

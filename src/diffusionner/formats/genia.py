@@ -1,8 +1,9 @@
-"""GENIA 3.02 XML: the benchmark of nested entities, from the archive as it is published.
+"""GENIA 3.02 XML: the benchmark for nested entities, read from the archive as published.
 
-A word is what stands between white space or tags, an entity is a `cons` of the types below. Where
-two of different types are one span, the benchmark keeps the innermost; a single document has the
-outermost instead. Terms in coordinations, whose `sem` is an expression, are no entities.
+Words are separated by white space or tags; an entity is a `cons` of one of the types below. If two
+entities of different types have the same span, the benchmark keeps the innermost, except in one
+document, where it keeps the outermost. Terms in coordinations, whose `sem` is an expression, are
+not entities.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from xml.etree import ElementTree
 
 from diffusionner.corpus import Sentence, Span
 from diffusionner.errors import DataError
-from diffusionner.formats.base import HEAD, Format, Sample, Source, unreadable
-from diffusionner.formats.markup import CHUNK, Element, chunks, elements
+from diffusionner.formats.format import Format
+from diffusionner.formats.source import HEAD, Sample, Source, unreadable
+from diffusionner.formats.xml_elements import CHUNK, Element, read_chunks, read_elements
 
-PARTS = ("all", "train_dev", "test")
-SENTENCES = 18546  # of the corpus, in this order: train_dev, then test
+_PARTS = ("all", "train_dev", "test")
+SENTENCES = 18546  # in the corpus: train_dev, followed by test
 TRAIN_DEV = 16692
 
 _TYPE = re.compile(r"G#(DNA|RNA|cell_line|cell_type|protein)(_|$)")
-_OUTERMOST = "MEDLINE:96074843"
+_KEEPS_OUTERMOST = "MEDLINE:96074843"
 _GZIP = b"\x1f\x8b"
 
 
@@ -36,8 +38,8 @@ class GeniaOptions:
     part: str = "all"
 
     def __post_init__(self) -> None:
-        if self.part not in PARTS:
-            raise ValueError(f"part is one of {', '.join(PARTS)}, not '{self.part}'")
+        if self.part not in _PARTS:
+            raise ValueError(f"part is one of {', '.join(_PARTS)}, not '{self.part}'")
 
 
 def recognises(sample: Sample) -> bool:
@@ -52,22 +54,22 @@ def recognises(sample: Sample) -> bool:
 
 def read(source: Source, options: GeniaOptions) -> Iterator[Sentence]:
     number = 0
-    for article in elements(_xml(source), source.path, "article"):
+    for article in read_elements(_xml_chunks(source), source.path, "article"):
         for sentence in _sentences(article, source):
             number += 1
             if options.part == "all" or (options.part == "test") == (number > TRAIN_DEV):
                 yield sentence
     if options.part != "all" and number != SENTENCES:
         raise DataError(
-            f"{source.path}: {number} sentences, but the benchmark is made of {SENTENCES}; give "
-            "the whole corpus, version 3.02, or read part=all"
+            f"{source.path}: {number} sentences, but the benchmark has {SENTENCES}; give the whole "
+            "corpus, version 3.02, or read part=all"
         )
 
 
-def _xml(source: Source) -> Iterator[bytes]:
-    """The file, or the XML file in it if it is an archive."""
+def _xml_chunks(source: Source) -> Iterator[bytes]:
+    """Read the file or, if it is an archive, the XML file in it."""
     if not Sample(source.path).raw.startswith(_GZIP):
-        yield from chunks(source.path)
+        yield from read_chunks(source.path)
         return
     try:
         with (
@@ -80,11 +82,11 @@ def _xml(source: Source) -> Iterator[bytes]:
                     while chunk := file.read(CHUNK):
                         yield chunk
                     while unpacked.read(CHUNK):
-                        pass  # to the checksum at the end
+                        pass  # the checksum at the end is verified only when it is read
                     return
     except (EOFError, gzip.BadGzipFile, tarfile.TarError, zlib.error) as error:
         raise DataError(
-            f"{source.path}: the archive is damaged or cut short ({error}); fetch it again"
+            f"{source.path}: the archive is damaged or truncated ({error}); download it again"
         ) from error
     except OSError as error:
         raise unreadable(source.path, error) from error
@@ -94,66 +96,55 @@ def _xml(source: Source) -> Iterator[bytes]:
 
 
 def _sentences(article: Element, source: Source) -> Iterator[Sentence]:
-    """The sentences of an article; its text is theirs, a line each."""
+    """Yield the sentences of an article, whose text has one sentence per line."""
     doc = (article.findtext("articleinfo/bibliomisc") or "").strip() or None
     found: list[Sentence] = []
-    pieces: list[str] = []
-    begin = 0
+    text = ""
     for element in article.iter("sentence"):
         assert isinstance(element, Element)
-        reading = _Reading(begin)
-        reading.walk(element)
-        if not reading.offsets:
-            source.refuse(
-                DataError(f"{source.path}:{element.line}: a sentence without words; remove it")
-            )
+        where = f"{source.path}:{element.line}"
+        line = _Line(len(text))
+        line.add(element)
+        if not line.offsets:
+            source.report(DataError(f"{where}: a sentence without words; remove it"))
             continue
+        text += line.text + "\n"
         labels: dict[tuple[int, int], str] = {}
-        for start, end, label in reading.entities:
-            if (start, end) not in labels or doc == _OUTERMOST:
+        for start, end, label in line.entities:
+            if (start, end) not in labels or doc == _KEEPS_OUTERMOST:
                 labels[start, end] = label
-        text = "".join(reading.pieces)
-        found.append(
-            Sentence(
-                words=[text[start - begin : end - begin] for start, end in reading.offsets],
-                entities=[Span(start, end, labels[start, end]) for start, end in sorted(labels)],
-                doc=doc,
-                where=f"{source.path}:{element.line}",
-                offsets=reading.offsets,
-            )
-        )
-        pieces.append(text)
-        begin += len(text) + 1
-    whole = "\n".join(pieces)
+        words = [text[start:end] for start, end in line.offsets]
+        entities = [Span(start, end, labels[start, end]) for start, end in sorted(labels)]
+        found.append(Sentence(words, entities, doc, where, offsets=line.offsets))
+    text = text[:-1]
     for sentence in found:
-        sentence.text = whole
+        sentence.text = text
         yield sentence
 
 
-class _Reading:
-    """A sentence as it is put together from the text between tags."""
+class _Line:
+    """A sentence, assembled from the text between tags."""
 
-    def __init__(self, at: int) -> None:
-        self.at = at  # in the article's text
-        self.pieces: list[str] = []
+    def __init__(self, begin: int) -> None:
+        self.begin = begin  # in the article's text
+        self.text = ""
         self.offsets: list[tuple[int, int]] = []
-        self.entities: list[Span] = []  # an inner one before those around it
+        self.entities: list[Span] = []  # inner before outer
 
-    def walk(self, element: ElementTree.Element) -> None:
+    def add(self, element: ElementTree.Element) -> None:
         first = len(self.offsets)
-        self._add(element.text or "")
+        self._add_text(element.text or "")
         for child in element:
-            self.walk(child)
-            self._add(child.tail or "")
+            self.add(child)
+            self._add_text(child.tail or "")
         kind = _TYPE.match(element.get("sem", ""))
         if kind:
             self.entities.append(Span(first, len(self.offsets), kind[1]))
 
-    def _add(self, text: str) -> None:
-        for word in re.finditer(r"\S+", text):
-            self.offsets.append((self.at + word.start(), self.at + word.end()))
-        self.pieces.append(text)
-        self.at += len(text)
+    def _add_text(self, text: str) -> None:
+        at = self.begin + len(self.text)
+        self.offsets += [(at + m.start(), at + m.end()) for m in re.finditer(r"\S+", text)]
+        self.text += text
 
 
 FORMAT = Format(

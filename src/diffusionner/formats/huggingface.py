@@ -1,7 +1,7 @@
-"""Hugging Face datasets on disk, as `save_to_disk` writes them; for the columns see `arrow`.
+"""Hugging Face datasets as written by `save_to_disk`; see `arrow_tables` for the columns.
 
-A folder is one dataset, or a DatasetDict: a folder for each split. Its Arrow files are read and
-written directly: nothing in the folder is run, nothing asks the network.
+A folder is one dataset, or a DatasetDict with a folder for each split. Arrow files are read and
+written directly: no code in the folder is run, and nothing accesses the network.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ from typing import Any
 
 from diffusionner.corpus import Sentence
 from diffusionner.errors import DataError
-from diffusionner.formats import arrow, records
-from diffusionner.formats.arrow import Table, TableOptions
-from diffusionner.formats.base import Format, Holds, Sample, Source, unreadable
+from diffusionner.formats import arrow_tables
+from diffusionner.formats.arrow_tables import Table, TableOptions
+from diffusionner.formats.format import Capabilities, Format
+from diffusionner.formats.json_fields import describe
+from diffusionner.formats.json_files import parse_line
+from diffusionner.formats.source import Sample, Source, unreadable
 
 _STATE = "state.json"
 _INFO = "dataset_info.json"
@@ -35,30 +38,28 @@ def recognises(sample: Sample) -> bool:
 
 
 def read(source: Source, options: TableOptions) -> Iterator[Sentence]:
-    pyarrow = arrow.pyarrow(FORMAT.name)
+    pyarrow = arrow_tables.import_pyarrow(FORMAT.name)
     folder = source.path
     features = None
     files = [folder]
     if folder.is_dir():
         if not (folder / _STATE).is_file():
-            folder = arrow.choose_split(folder, _splits(folder), options.split)
+            folder = arrow_tables.choose_split(folder, _splits(folder), options.split)
         elif options.split:
-            raise DataError(
-                f"{folder}: one dataset, not several splits; leave out the option split"
-            )
+            raise DataError(f"{folder}: a dataset without splits; leave out the option split")
         files = _data_files(source, folder)
         if (folder / _INFO).is_file():
             info = _json(source, folder / _INFO)
             features = info.get("features")
     tables = (_open(path, features, pyarrow) for path in files)
-    return arrow.read(source, tables, options)
+    return arrow_tables.read(source, tables, options)
 
 
 def _splits(folder: Path) -> dict[str, Path]:
     splits = {path.parent.name: path.parent for path in sorted(folder.glob(f"*/{_STATE}"))}
     if not splits:
         raise DataError(
-            f"{folder}: no dataset; give a folder that save_to_disk wrote, with {_STATE} in it"
+            f"{folder}: not a dataset; give a folder written by save_to_disk, with {_STATE} in it"
         )
     return splits
 
@@ -68,21 +69,23 @@ def _data_files(source: Source, folder: Path) -> list[Path]:
     state = _json(source, place)
     if state.get("_indices_data_files"):
         raise DataError(
-            f"{place}: rows chosen by indices; load the dataset and save it again, which "
-            "writes only those rows"
+            f"{place}: the dataset is a selection by indices; load it and save it again, "
+            "which writes only the selected rows"
         )
     files = state.get("_data_files")
     try:
-        # Only the name: what is elsewhere is no part of this dataset.
+        # Only the name: files elsewhere are not part of this dataset.
         return [folder / Path(file["filename"]).name for file in files or ()]
     except (TypeError, KeyError) as error:
-        raise DataError(f"{place}: '_data_files' names no files; save the dataset again") from error
+        raise DataError(
+            f"{place}: '_data_files' does not name files; save the dataset again"
+        ) from error
 
 
 def _json(source: Source, path: Path) -> dict[str, Any]:
-    value = records.load(source.text(path), f"{path}")
+    value = parse_line(source.text(path), f"{path}")
     if not isinstance(value, dict):
-        raise DataError(f"{path}: expected an object, found {records.name(value)}; save it again")
+        raise DataError(f"{path}: expected an object, found {describe(value)}; save it again")
     return value
 
 
@@ -96,14 +99,14 @@ def _open(path: Path, features: Any, pyarrow: Any) -> Table:
             reader = pyarrow.ipc.open_file(content)
             found = map(reader.get_batch, range(reader.num_record_batches))
         else:
-            # A stream that is cut between two batches would pass for a shorter one.
+            # A stream truncated between two batches would be read as a shorter one.
             content.seek(max(0, content.size() - len(_STREAM_END)))
             if content.read() != _STREAM_END:
-                raise DataError(f"{path}: no end of an Arrow stream; the file is cut short")
+                raise DataError(f"{path}: no end of the Arrow stream; the file is truncated")
             content.seek(0)
             found = reader = pyarrow.ipc.open_stream(content)
-    except arrow.failures() as error:
-        raise arrow.damaged(str(path), error) from error
+    except arrow_tables.arrow_errors() as error:
+        raise arrow_tables.damaged(str(path), error) from error
 
     def batches(columns: list[str]) -> Iterator[Any]:
         return (batch.select(columns) for batch in found)
@@ -112,15 +115,15 @@ def _open(path: Path, features: Any, pyarrow: Any) -> Table:
 
 
 def write(sentences: Iterable[Sentence], path: Path, options: TableOptions) -> None:
-    pyarrow = arrow.pyarrow(FORMAT.name)
+    pyarrow = arrow_tables.import_pyarrow(FORMAT.name)
     content = hashlib.blake2b(digest_size=8)
-    with pyarrow.ipc.new_stream(str(path / _DATA), arrow.schema(pyarrow)) as writer:
-        for batch in arrow.batches(sentences, pyarrow):
+    with pyarrow.ipc.new_stream(str(path / _DATA), arrow_tables.schema(pyarrow)) as writer:
+        for batch in arrow_tables.batches(sentences, pyarrow):
             writer.write_batch(batch)
             content.update(batch.serialize())
     state: dict[str, Any] = {
         "_data_files": [{"filename": _DATA}],
-        "_fingerprint": content.hexdigest(),  # `datasets` caches what it computes by it
+        "_fingerprint": content.hexdigest(),  # key of the cache of `datasets`
         "_format_columns": None,
         "_format_kwargs": {},
         "_format_type": None,
@@ -138,6 +141,6 @@ FORMAT = Format(
     read=read,
     write=write,
     options=TableOptions,
-    holds=Holds(irregular=True, text=True),
+    capabilities=Capabilities(irregular=True, text=True),
     folder=True,
 )

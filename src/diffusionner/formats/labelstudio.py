@@ -1,25 +1,23 @@
-"""Label Studio's JSON: tasks of a text and the regions labelled in it, by characters.
+"""Label Studio's JSON: tasks with a text and its labelled regions, by characters.
 
-Read are an array (or JSON lines) of `{"data": {"text"}, "annotations": [{"result": [{"type":
-"labels", "value": {"start", "end", "text", "labels": [...]}}]}]}` and the flat JSON-MIN export,
-`{"text", "label": [{"start", "end", "text", "labels"}], "annotation_id"}`, in which the list is
-called like the control tag. Each label of a region is an entity. Of several annotations of a task
-the first that was not cancelled counts; a task whose annotations were all cancelled is skipped,
-and one without any is a text without entities. Predictions, and results that are not regions of
-text (choices, relations), are ignored.
+Reads an array (or JSON lines) of `{"data": {"text"}, "annotations": [{"result": [{"type": "labels",
+"value": {"start", "end", "text", "labels": [...]}}]}]}` and the flat JSON-MIN export, `{"text",
+"label": [{"start", "end", "text", "labels"}], "annotation_id"}`, in which the list is named after
+the control tag. Each label of a region is an entity. If a task has several annotations, the first
+one that was not cancelled is used; a task whose annotations were all cancelled is skipped, and one
+without annotations has no entities. Predictions, and results that are not regions of text (choices,
+relations), are ignored. Writes the first shape, with one annotation per task; `data` has the
+document's name under `doc`, a key of ours.
 
-`data` has the document's name under `doc`, a key of ours. The first shape is written, with one
-annotation to a task.
-
-The editor counted UTF-16 code units before it counted characters, and annotations of both kinds
-may be in one project. A region whose `text` is not what its offsets point to is an error; if all
-are of the first kind, the option offsets=utf16 reads them.
+The editor used to count UTF-16 code units before it counted characters, and a project may contain
+annotations of both kinds. A region whose `text` differs from the text at its offsets is an error;
+if all regions count UTF-16 code units, the option offsets=utf16 reads them.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,28 +26,30 @@ import regex
 
 from diffusionner.corpus import Sentence
 from diffusionner.errors import DataError
-from diffusionner.formats import records
-from diffusionner.formats.base import Format, Holds, Sample, Source
-from diffusionner.formats.offsets import UNITS, OffsetOptions, by_characters, counted
-from diffusionner.formats.texts import TextDocument, to_documents, to_sentences
+from diffusionner.formats import json_fields as fields
+from diffusionner.formats.documents import TextDocument, to_documents, to_sentences
+from diffusionner.formats.format import Capabilities, Format
+from diffusionner.formats.json_files import read_values, write_array
+from diffusionner.formats.offset_units import UNITS, OffsetOptions, offsets_in, to_annotations
+from diffusionner.formats.source import Sample, Source, shorten
 
 _TASK = (
     '{"data": {"text": "..."}, "annotations": [{"result": [{"type": "labels", '
     '"value": {"start": 0, "end": 3, "labels": ["..."]}}]}]}'
 )
 _REGION = '{"start": 0, "end": 3, "labels": ["..."]}'
-_UNSEEN = regex.compile(r"\s|\\n")
+_INVISIBLE = regex.compile(r"\s|\\n")
 
 
 @dataclass(frozen=True)
 class LabelStudioOptions(OffsetOptions):
-    """key: what the text is called in a task's data."""
+    """key: name of the text in a task's data."""
 
     key: str = "text"
 
 
 def recognises(sample: Sample) -> bool:
-    """Tasks have their text in `data`; flat ones have an annotation's number, or regions."""
+    """Check for a text inside `data`; in flat tasks, for an annotation's number or regions."""
     if {"annotation_id", "lead_time"} <= sample.keys:
         return True
     items = [item for key in sample.keys for item in sample.members(key)]
@@ -62,12 +62,12 @@ def recognises(sample: Sample) -> bool:
 
 
 def read(source: Source, options: LabelStudioOptions) -> Iterator[Sentence]:
-    tasks = _first_of_each(source.records())
-    return source.each(tasks, lambda task, at: _convert(task, at, options))
+    tasks = _first_annotations(read_values(source))
+    return source.convert_each(tasks, lambda task, where: _convert(task, where, options))
 
 
-def _first_of_each(tasks: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """Without the flat records that are further annotations of the task before."""
+def _first_annotations(tasks: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Skip flat records that are further annotations of the previous task."""
     previous = None
     for where, task in tasks:
         number = task.get("id") if isinstance(task, dict) and "annotation_id" in task else None
@@ -77,25 +77,25 @@ def _first_of_each(tasks: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]
 
 
 def _convert(task: Any, where: str, options: LabelStudioOptions) -> list[Sentence]:
+    regions: list[Any] | None
     if isinstance(task, dict) and "data" not in task:
         data, regions = task, _flat_regions(task, options.key)
     else:
-        data = records.member(task, "data", dict, where, _TASK)
-        found = _regions(task, where)
-        if found is None:
+        data = fields.get(task, "data", dict, where, _TASK)
+        regions = _regions(task, where)
+        if regions is None:
             return []
-        regions = found
     if options.key not in data:
-        keys = records.short(", ".join(map(repr, data))) or "none"
+        keys = shorten(", ".join(map(repr, data))) or "none"
         raise DataError(
-            f"{where}: no '{options.key}' among the keys of the data ({keys}); name the one that "
-            "holds the text with the option key"
+            f"{where}: no '{options.key}' among the keys of the data ({keys}); name the key of "
+            "the text with the option key"
         )
-    text = records.member(data, options.key, str, where, _TASK)
+    text = fields.get(data, options.key, str, where, _TASK)
     spans = [span for region in regions for span in _spans(region, where)]
     _check_texts(regions, text, options.offsets, where)
-    annotations = by_characters(text, spans, options.offsets, where)
-    doc = records.document(data.get("doc"), "doc", where) if options.key != "doc" else None
+    annotations = to_annotations(text, spans, options.offsets, where)
+    doc = fields.document(data, where) if options.key != "doc" else None
     return to_sentences(TextDocument(text, annotations, doc, where), options)
 
 
@@ -104,91 +104,87 @@ def _is_region(value: Any) -> bool:
 
 
 def _flat_regions(task: dict[str, Any], key: str) -> list[Any]:
-    """What stands in the lists of regions: other lists are choices and the like."""
+    """Return the items of the lists of regions; other lists are choices and the like."""
     lists = [value for name, value in task.items() if name != key and isinstance(value, list)]
     return [item for items in lists if any(map(_is_region, items)) for item in items]
 
 
 def _regions(task: dict[str, Any], where: str) -> list[Any] | None:
-    """The values of a task's labels; None if all its annotations were cancelled."""
+    """Return the regions of a task; None if all its annotations were cancelled."""
     old = "annotations" not in task and "completions" in task  # before version 1.0
     annotations = task.get("completions" if old else "annotations") or []
     if not isinstance(annotations, list):
         raise DataError(
-            f"{where}: 'annotations' must be a list, not {records.name(annotations)}; write {_TASK}"
+            f"{where}: 'annotations' must be a list, not {fields.describe(annotations)}; "
+            f"write {_TASK}"
         )
     for annotation in annotations:
-        results = records.member(annotation, "result", list, where, _TASK)
+        results = fields.get(annotation, "result", list, where, _TASK)
         if not annotation.get("was_cancelled"):
-            return [value for result in results for value in _labels(result, where)]
+            return [region for result in results for region in _labelled(result, where)]
     return [] if not annotations else None
 
 
-def _labels(result: Any, where: str) -> Iterator[Any]:
-    kind = records.member(result, "type", str, where, _TASK)
+def _labelled(result: Any, where: str) -> Iterator[Any]:
+    kind = fields.get(result, "type", str, where, _TASK)
     if kind == "labels":
-        yield records.member(result, "value", dict, where, _TASK)
+        yield fields.get(result, "value", dict, where, _TASK)
     elif kind.endswith("labels"):
         raise DataError(
-            f"{where}: a result of type '{kind}' is not on plain text; only those of type 'labels' "
-            "can be read, so label the text with <Labels> and <Text>"
+            f"{where}: a result of type '{kind}' is not on plain text; only type 'labels' can be "
+            "read, so label the text with <Labels> and <Text>"
         )
 
 
 def _spans(region: Any, where: str) -> Iterator[tuple[int, int, str]]:
-    start, end = (records.member(region, key, object, where, _REGION) for key in ("start", "end"))
-    start = records.integer(start, "'start' of a region", where)
-    end = records.integer(end, "'end' of a region", where)
-    labels = records.member(region, "labels", list, where, _REGION)
+    labels = fields.get(region, "labels", list, where, _REGION)
     if not labels:
-        raise DataError(f"{where}: the region [{start}, {end}) has no label; give it one")
+        start, end = region.get("start"), region.get("end")
+        raise DataError(f"{where}: the region [{start}, {end}) has no label; add one")
     for label in labels:
-        yield start, end, records.label(label, where)
+        yield fields.span({**region, "label": label}, where, _REGION)
 
 
 def _check_texts(regions: list[Any], text: str, unit: str, where: str) -> None:
-    """Raise DataError if a region has a text that is not what its offsets point to."""
-    offsets = counted(text, unit)
+    """Raise DataError if a region's `text` differs from the text at its offsets."""
     for region in regions:
         expected = region.get("text")
         if not isinstance(expected, str):
             continue
         start, end = region["start"], region["end"]
-        seen = _seen(text, offsets, start, end)
-        if _visible(seen) == _visible(expected):
+        found = _text_at(text, unit, start, end)
+        if _visible(found) == _visible(expected):
             continue
         problem = (
-            f"{where}: the region [{start}, {end}) has the text {records.short(repr(expected))}, "
-            f"but its offsets point to {records.short(repr(seen))}; "
+            f"{where}: the region [{start}, {end}) has the text {shorten(repr(expected))}, but "
+            f"its offsets point to {shorten(repr(found))}; "
         )
         (other,) = (name for name in UNITS if name != unit)
-        seen = _seen(text, counted(text, other), start, end)
-        if _visible(seen) == _visible(expected):
-            name = "UTF-16 code units" if other == "utf16" else other
+        if _visible(_text_at(text, other, start, end)) == _visible(expected):
             raise DataError(
-                f"{problem}they count {name}: read the file with the option offsets={other}"
+                f"{problem}they count {UNITS[other]}: read the file with the option offsets={other}"
             )
-        raise DataError(problem + "label it anew, or correct its offsets")
+        raise DataError(f"{problem}label it again, or correct its offsets")
 
 
-def _seen(text: str, offsets: Sequence[int], start: int, end: int) -> str:
-    """What stands at these offsets, as far as they are in the text."""
+def _text_at(text: str, unit: str, start: int, end: int) -> str:
+    offsets = offsets_in(unit, text)
     return text[bisect_left(offsets, start) : bisect_left(offsets, end)]
 
 
 def _visible(text: str) -> str:
-    """Without white space, which the browser changes; the editor writes line breaks as \\n."""
-    return _UNSEEN.sub("", text)
+    """Remove white space, which the browser changes; the editor writes line breaks as \\n."""
+    return _INVISIBLE.sub("", text)
 
 
 def write(sentences: Iterable[Sentence], path: Path, options: LabelStudioOptions) -> None:
     numbered = enumerate(to_documents(sentences), 1)
-    records.write_array((_to_task(n, document, options) for n, document in numbered), path)
+    write_array((_to_task(n, document, options) for n, document in numbered), path)
 
 
 def _to_task(number: int, document: TextDocument, options: LabelStudioOptions) -> dict[str, Any]:
     text = document.text
-    offsets = counted(text, options.offsets)
+    offsets = offsets_in(options.offsets, text)
     result = []
     for region, (((start, end),), label) in enumerate(document.annotations, 1):
         value = {"start": offsets[start], "end": offsets[end], "text": text[start:end]}
@@ -201,9 +197,8 @@ def _to_task(number: int, document: TextDocument, options: LabelStudioOptions) -
                 "value": {**value, "labels": [label]},
             }
         )
-    data = {options.key: text}
-    if document.doc is not None and options.key != "doc":
-        data["doc"] = document.doc
+    doc = document.doc if options.key != "doc" else None
+    data = fields.with_document({options.key: text}, doc)
     return {"id": number, "data": data, "annotations": [{"result": result}]}
 
 
@@ -214,5 +209,5 @@ FORMAT = Format(
     read=read,
     write=write,
     options=LabelStudioOptions,
-    holds=Holds(irregular="cut", text=True),
+    capabilities=Capabilities(irregular="contiguous", text=True),
 )

@@ -1,10 +1,10 @@
-"""BERT-MRC's JSON: a record for each sentence and label, which asks where such entities are.
+"""BERT-MRC's JSON: one record for each sentence and label, with a query for such entities.
 
 `{"context": "words joined by spaces", "entity_label", "query", "qas_id": "0.1", "impossible",
-"span_position": ["2;4"], "start_position": [2], "end_position": [4]}`; positions count words and
-the last is the entity's own. Records that follow one another with the same context, and the same
-number before the dot of `qas_id`, are one sentence. Queries are not kept: written ones are the
-labels' names. `doc`, a key of ours that BERT-MRC ignores, has the document's name.
+"span_position": ["2;4"], "start_position": [2], "end_position": [4]}`; positions count words, end
+inclusive. Consecutive records with the same context and the same number before the dot of `qas_id`
+are one sentence. Queries are not kept: the label is written as the query. `doc`, a key of ours that
+BERT-MRC ignores, is the document's name.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from typing import Any
 
 from diffusionner.corpus import Sentence, Span
 from diffusionner.errors import DataError, nearest
-from diffusionner.formats import records
-from diffusionner.formats.base import Format, Holds, Sample, Source
+from diffusionner.formats import json_fields as fields
+from diffusionner.formats.format import Capabilities, Format
+from diffusionner.formats.json_files import read_values, write_array
+from diffusionner.formats.source import Sample, Source
 
 _SHAPE = '{"context": "a b c", "entity_label": "...", "span_position": ["0;1"]}'
 _POSITION = re.compile(r"(\d{1,9})[;,](\d{1,9})", re.ASCII)
-_NO_LABEL = "O"  # of the record of a sentence without entities
+_NO_LABEL = "O"  # label of the record of a sentence without entities
 
 
 @dataclass(frozen=True)
 class MrcOptions:
-    """labels: those to ask for in every sentence that is written, joined by +.
+    """labels: labels to write a record for in every sentence, joined by +.
 
-    When they are not given a sentence has records only for the labels that it has entities of.
+    Without it, a sentence only has records for the labels of its own entities.
     """
 
     labels: str = ""
@@ -41,62 +43,58 @@ def recognises(sample: Sample) -> bool:
 
 def read(source: Source, options: MrcOptions) -> Iterator[Sentence]:
     current: Sentence | None = None
-    key: tuple[str, str, str | None] | None = None
-    for where, record in source.records():
-        try:
-            context = records.member(record, "context", str, where, _SHAPE)
-            question = records.member({"qas_id": "", **record}, "qas_id", str, where, _SHAPE)
-            doc = records.document(record.get("doc"), "doc", where)
-            words = _words(context, where)
-            spans = _spans(record, where)
-        except DataError as error:
-            source.refuse(error)
+    previous: tuple[str, str, str | None] | None = None
+    for query, sentence in source.convert_each(read_values(source), _convert):
+        key = (" ".join(sentence.words), query, sentence.doc)
+        if current is not None and key == previous:
+            current.entities += sentence.entities
             continue
-        previous, key = key, (context, question.partition(".")[0], doc)
-        if current is None or key != previous:
-            if current is not None:
-                yield current
-            current = Sentence(words, doc=doc, where=where)
-        current.entities += spans
+        if current is not None:
+            yield current
+        current, previous = sentence, key
     if current is not None:
         yield current
 
 
-def _words(context: str, where: str) -> list[str]:
-    # Not split(): no-break and ideographic spaces are words of some Chinese corpora.
+def _convert(record: Any, where: str) -> Iterator[tuple[str, Sentence]]:
+    """Yield the number of the sentence's queries, and the sentence."""
+    context = fields.get(record, "context", str, where, _SHAPE)
+    query = fields.get({"qas_id": "", **record}, "qas_id", str, where, _SHAPE)
+    doc = fields.document(record, where)
+    # Not split(): no-break and ideographic spaces are words in some Chinese corpora.
     words = context.split(" ")
     if not all(words):
         raise DataError(
-            f"{where}: 'context' has a space too many; put one between two words, none at the ends"
+            f"{where}: 'context' has an extra space; put one between words and none at the ends"
         )
-    return words
+    yield query.partition(".")[0], Sentence(words, _spans(record, where), doc, where)
 
 
 def _spans(record: dict[str, Any], where: str) -> list[Span]:
-    label = records.member(record, "entity_label", str, where, _SHAPE)
+    label = fields.get(record, "entity_label", str, where, _SHAPE)
     positions = []
-    for text in records.member(record, "span_position", list, where, _SHAPE):
+    for text in fields.get(record, "span_position", list, where, _SHAPE):
         found = _POSITION.fullmatch(text) if isinstance(text, str) else None
         if found is None:
             raise DataError(
-                f"{where}: {text!r} in 'span_position' is no position; write its first and last "
-                'word, as in "2;4"'
+                f"{where}: {text!r} in 'span_position' is not a position; write its first and "
+                'last word, as in "2;4"'
             )
         positions.append((int(found[1]), int(found[2])))
-    for key, at in (("start_position", 0), ("end_position", 1)):
+    for key, side in (("start_position", 0), ("end_position", 1)):
         if key in record:
-            numbers = records.member(record, key, list, where, _SHAPE)
-            given = {records.integer(number, f"a number in '{key}'", where) for number in numbers}
-            if given != {position[at] for position in positions}:
-                raise DataError(f"{where}: '{key}' does not agree with 'span_position'; correct it")
+            numbers = fields.get(record, key, list, where, _SHAPE)
+            given = {fields.integer(number, f"a number in '{key}'", where) for number in numbers}
+            if given != {position[side] for position in positions}:
+                raise DataError(f"{where}: '{key}' contradicts 'span_position'; correct one")
     if record.get("impossible") is True and positions:
-        raise DataError(f"{where}: 'impossible' does not agree with 'span_position'; correct it")
-    return [Span(start, end + 1, records.label(label, where)) for start, end in positions]
+        raise DataError(f"{where}: 'impossible' contradicts 'span_position'; correct one")
+    return [Span(start, end + 1, fields.label(label, where)) for start, end in positions]
 
 
 def write(sentences: Iterable[Sentence], path: Path, options: MrcOptions) -> None:
     labels = sorted(set(filter(None, options.labels.split("+"))))
-    records.write_array(_to_records(sentences, labels), path)
+    write_array(_to_records(sentences, labels), path)
 
 
 def _to_records(sentences: Iterable[Sentence], labels: list[str]) -> Iterator[dict[str, Any]]:
@@ -107,23 +105,23 @@ def _to_records(sentences: Iterable[Sentence], labels: list[str]) -> Iterator[di
                 f"{sentence.where or 'sentence'}: label '{label}' is not among the labels to "
                 f"write; {nearest(label, labels)}"
             )
-        for question, label in enumerate(labels or sorted(used) or [_NO_LABEL], 1):
+        for query, label in enumerate(labels or sorted(used) or [_NO_LABEL], 1):
             positions = [(s, e - 1) for s, e, kind in sentence.entities if kind == label]
             record = {
                 "context": " ".join(sentence.words),
                 "end_position": [end for _, end in positions],
                 "entity_label": label,
                 "impossible": not positions,
-                "qas_id": f"{number}.{question}",
+                "qas_id": f"{number}.{query}",
                 "query": label,
                 "span_position": [f"{start};{end}" for start, end in positions],
                 "start_position": [start for start, _ in positions],
             }
-            yield record if sentence.doc is None else {**record, "doc": sentence.doc}
+            yield fields.with_document(record, sentence.doc)
 
 
-def _writable(word: str) -> bool:
-    # BERT-MRC itself parts words at any white space, and positions would be off.
+def _is_writable(word: str) -> bool:
+    # BERT-MRC splits words at any white space, which would shift the positions.
     return word.split() == [word]
 
 
@@ -134,5 +132,5 @@ FORMAT = Format(
     read=read,
     write=write,
     options=MrcOptions,
-    holds=Holds(word=_writable),
+    capabilities=Capabilities(word=_is_writable),
 )

@@ -1,11 +1,11 @@
 """OntoNotes as in the CoNLL-2012 shared task: the named-entity column of `*_gold_conll` files.
 
 `#begin document (bn/abc/00/abc_0001); part 000` begins a document and `#end document` ends it; a
-blank line ends a sentence. Rows are columns separated by white space: the word is column 3 and the
-entities are column 10, counted from 0, with a bracket where one begins or ends, as in `(PERSON*`,
-`*`, `*)` and `(GPE)`; several nest, as in `(ORG(GPE*)`. Words stay as they stand there (`/.`,
-`-LRB-`). A document is called by its name and part, as in `bn/abc/00/abc_0001; part 000`. Of a
-folder the files whose names end in `_gold_conll` are read or, if there are none, those in `_conll`.
+blank line ends a sentence. Columns are separated by white space and count from 0: the word is
+column 3, entities are brackets in column 10, as in `(PERSON*`, `*`, `*)` and `(GPE)`, and may be
+nested, as in `(ORG(GPE*)`. Words are not unescaped (`/.`, `-LRB-`). A document is named by its name
+and part, as in `bn/abc/00/abc_0001; part 000`. In a folder, files whose names end in `_gold_conll`
+are read or, if there are none, those that end in `_conll`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from pathlib import Path
 
 from diffusionner.corpus import Sentence, Span
 from diffusionner.errors import DataError
-from diffusionner.formats.base import Format, Holds, NoOptions, Sample, Source
+from diffusionner.formats.format import Capabilities, Format, NoOptions
+from diffusionner.formats.source import Sample, Source
 
 _BEGIN = re.compile(r"#begin document \((.*)\)(?:; part (\d{1,9})|;)?\s*")
 _NAME = re.compile(r"(.*); part (\d{1,9})")
 _WORD, _ENTITIES = 3, 10
 _MARKS = re.compile(r"\(([^()*|\s]+)|\)|\*")
 _LABEL = re.compile(r"[^()*|\s]+")
-_SPACES = re.compile(r"[ \t]+")  # not \s: a word may hold a no-break space
+_SPACES = re.compile(r"[ \t]+")  # not \s: a word may contain a no-break space
 
 
 def recognises(sample: Sample) -> bool:
@@ -35,7 +36,7 @@ def recognises(sample: Sample) -> bool:
         return True
     if len(columns) < _ENTITIES + 2:
         return False
-    # Rows that belong to no document.
+    # Rows outside of documents.
     numbered = columns[1].isdecimal() and columns[2].isdecimal()
     return numbered and _is_brackets(columns[_ENTITIES])
 
@@ -47,7 +48,7 @@ def read(source: Source, options: NoOptions) -> Iterator[Sentence]:
 
 def _read_file(source: Source, path: Path) -> Iterator[Sentence]:
     doc: str | None = None
-    begun = ""  # where the document began that is not at its end yet
+    open_at = ""  # where the document that is not yet ended began
     where = f"{path}:1"
     rows: list[tuple[str, list[str]]] = []
     for where, line in source.lines(path):
@@ -57,21 +58,23 @@ def _read_file(source: Source, path: Path) -> Iterator[Sentence]:
             continue
         yield from _sentence(source, rows, doc)
         rows = []
-        if begins and begun:
-            source.refuse(_not_ended(where, begun))
+        if begins and open_at:
+            source.report(_not_ended(where, open_at))
         if begins or ends:
-            begun = where if begins else ""
+            open_at = where if begins else ""
             doc = _document(source, line, where) if begins else None
     yield from _sentence(source, rows, doc)
-    if begun:
-        source.refuse(_not_ended(where, begun))
+    if open_at:
+        source.report(_not_ended(where, open_at))
 
 
 def _document(source: Source, line: str, where: str) -> str | None:
     found = _BEGIN.fullmatch(line)
     if found is None:
-        source.refuse(
-            DataError(f"{where}: '{line[:80]}' names no document; write #begin document (name);")
+        source.report(
+            DataError(
+                f"{where}: '{line[:80]}' does not name a document; write #begin document (name);"
+            )
         )
         return None
     return f"{found[1]}; part {found[2]}" if found[2] else found[1]
@@ -87,7 +90,7 @@ def _sentence(
             _check_row(columns, len(rows[0][1]), where)
         entities = _entities([(where, columns[_ENTITIES]) for where, columns in rows])
     except DataError as error:
-        source.refuse(error)
+        source.report(error)
         return
     yield Sentence([columns[_WORD] for _, columns in rows], entities, doc, rows[0][0])
 
@@ -96,30 +99,30 @@ def _check_row(columns: Sequence[str], width: int, where: str) -> None:
     if len(columns) <= _ENTITIES:
         raise DataError(
             f"{where}: {len(columns)} columns, but entities are column {_ENTITIES}, counted from "
-            "0; check that the row is whole and the file CoNLL-2012's"
+            "0; check that the row is complete and the file in CoNLL-2012's format"
         )
     if len(columns) != width:
         raise DataError(
             f"{where}: {len(columns)} columns where the sentence's first row has {width}; check "
-            "that the row is whole and that no word holds a space"
+            "that the row is complete and that no word contains a space"
         )
     if columns[_WORD] == "[WORD]":
         raise DataError(
-            f"{where}: the words are not in this file; put them in with CoNLL-2012's "
-            "skeleton2conll and your copy of OntoNotes"
+            f"{where}: the file has no words; add them with CoNLL-2012's skeleton2conll "
+            "and your copy of OntoNotes"
         )
 
 
 def _entities(column: Iterable[tuple[str, str]]) -> list[Span]:
-    """The entities of a sentence's column, in the order in which they begin."""
+    """Return the entities of a sentence, in the order in which they begin."""
     found: list[Span | None] = []
-    opened: list[tuple[int, int, str, str]] = []  # place in `found`, first word, label, where
+    opened: list[tuple[int, int, str, str]] = []  # index in `found`, first word, label, where
     for index, (where, text) in enumerate(column):
         if text == "*":
             continue
         if not _is_brackets(text):
             raise DataError(
-                f"{where}: '{text[:80]}' in the named-entity column is no bracket; "
+                f"{where}: '{text[:80]}' in the named-entity column is not a bracket; "
                 "write it as (PERSON*, *, *) or (GPE)"
             )
         for mark in _MARKS.finditer(text):
@@ -128,7 +131,7 @@ def _entities(column: Iterable[tuple[str, str]]) -> list[Span]:
                 found.append(None)
             elif mark[0] == ")":
                 if not opened:
-                    raise DataError(f"{where}: a bracket closes that was not opened; remove it")
+                    raise DataError(f"{where}: a closing bracket without an opening one; remove it")
                 place, start, label, _ = opened.pop()
                 found[place] = Span(start, index + 1, label)
     if opened:
@@ -141,10 +144,10 @@ def _is_brackets(text: str) -> bool:
     return "".join(mark[0] for mark in _MARKS.finditer(text)) == text
 
 
-def _not_ended(where: str, begun: str) -> DataError:
+def _not_ended(where: str, open_at: str) -> DataError:
     return DataError(
-        f"{where}: the document of {begun} has no '#end document'; the file is cut short, or the "
-        "line is missing"
+        f"{where}: the document that begins at {open_at} has no '#end document'; the file is "
+        "truncated, or the line is missing"
     )
 
 
@@ -173,15 +176,13 @@ def _name_and_part(doc: str) -> tuple[str, int]:
 
 def _begin(doc: str, where: str) -> str:
     found = _NAME.fullmatch(doc)
-    line = (
-        f"#begin document ({found[1]}); part {found[2]}" if found else f"#begin document ({doc});"
-    )
+    line = f"({found[1]}); part {found[2]}" if found else f"({doc});"
     if "\n" in line or "\r" in line:
         raise DataError(
             f"{where or 'sentence'}: the document's name {doc!r} has a line break, which format "
-            "ontonotes cannot hold; rename it"
+            "ontonotes cannot represent; rename it"
         )
-    return line + "\n"
+    return f"#begin document {line}\n"
 
 
 def _brackets(sentence: Sentence) -> list[str]:
@@ -190,18 +191,18 @@ def _brackets(sentence: Sentence) -> list[str]:
     for start, end, label in sorted(sentence.entities, key=lambda e: (e.start, -e.end)):
         opens[start] += f"({label}"
         closes[end - 1] += ")"
-    # A word that is all of its entities has no star, as in (GPE).
+    # A single-word entity has no star, as in (GPE).
     return [
         o + c if o and o.count("(") == len(c) else f"{o}*{c}"
         for o, c in zip(opens, closes, strict=True)
     ]
 
 
-def _writable(word: str) -> bool:
+def _is_writable(word: str) -> bool:
     return bool(word) and not any(character in " \t\n" for character in word)
 
 
-def _writable_label(label: str) -> bool:
+def _is_writable_label(label: str) -> bool:
     return _LABEL.fullmatch(label) is not None
 
 
@@ -211,6 +212,6 @@ FORMAT = Format(
     recognises=recognises,
     read=read,
     write=write,
-    holds=Holds(crossing=False, word=_writable, label=_writable_label),
+    capabilities=Capabilities(crossing=False, word=_is_writable, label=_is_writable_label),
     extensions=(".v4_gold_conll", ".gold_conll"),
 )

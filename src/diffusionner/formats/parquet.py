@@ -1,7 +1,7 @@
-"""Parquet files, one or a folder of them; for the columns see `arrow`.
+"""Parquet files, or a folder of them; see `arrow_tables` for the columns.
 
-The files of a folder may be those of several splits, as on the Hugging Face hub: their names begin
-with the split's, or the folder they are in is named after it.
+The files of a folder may belong to several splits, as on the Hugging Face hub: their names begin
+with the name of the split, or their folder has that name.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from diffusionner.corpus import Sentence
-from diffusionner.formats import arrow
-from diffusionner.formats.arrow import Table, TableOptions
-from diffusionner.formats.base import Format, Holds, Sample, Source, unreadable
+from diffusionner.formats import arrow_tables
+from diffusionner.formats.arrow_tables import Table, TableOptions
+from diffusionner.formats.format import Capabilities, Format
+from diffusionner.formats.source import Sample, Source, unreadable
 
 _MAGIC = b"PAR1"
 _BATCH = 1024  # rows decoded at a time
-_SHARD = re.compile(r"[-_.]?\d")  # where the number of a file begins in its name
+_SHARD = re.compile(r"[-_.]?\d")  # start of the number in a file's name
 
 
 def recognises(sample: Sample) -> bool:
@@ -28,15 +29,15 @@ def recognises(sample: Sample) -> bool:
 
 
 def read(source: Source, options: TableOptions) -> Iterator[Sentence]:
-    arrow.pyarrow(FORMAT.name)
+    arrow_tables.import_pyarrow(FORMAT.name)
     splits: dict[str, list[Path]] = {}
     for path in source.files("*.parquet"):
         name = _SHARD.split(path.name.removesuffix(".parquet"))[0] or path.parent.name
         splits.setdefault(name, []).append(path)
     if not splits:
         return iter(())
-    files = arrow.choose_split(source.path, splits, options.split)
-    return arrow.read(source, (_open(path) for path in files), options)
+    files = arrow_tables.choose_split(source.path, splits, options.split)
+    return arrow_tables.read(source, (_open(path) for path in files), options)
 
 
 def _open(path: Path) -> Table:
@@ -49,8 +50,8 @@ def _open(path: Path) -> Table:
     try:
         content = ParquetFile(file)
         schema = content.schema_arrow
-    except arrow.failures() as error:
-        raise arrow.damaged(str(path), error) from error
+    except arrow_tables.arrow_errors() as error:
+        raise arrow_tables.damaged(str(path), error) from error
 
     def batches(columns: list[str]) -> Iterator[Any]:
         with file:
@@ -60,11 +61,11 @@ def _open(path: Path) -> Table:
 
 
 def write(sentences: Iterable[Sentence], path: Path, options: TableOptions) -> None:
-    pyarrow = arrow.pyarrow(FORMAT.name)
+    pyarrow = arrow_tables.import_pyarrow(FORMAT.name)
     from pyarrow.parquet import ParquetWriter
 
-    with ParquetWriter(path, arrow.schema(pyarrow), compression="zstd") as writer:
-        for batch in arrow.batches(sentences, pyarrow):
+    with ParquetWriter(path, arrow_tables.schema(pyarrow), compression="zstd") as writer:
+        for batch in arrow_tables.batches(sentences, pyarrow):
             writer.write_batch(batch)
 
 
@@ -75,6 +76,6 @@ FORMAT = Format(
     read=read,
     write=write,
     options=TableOptions,
-    holds=Holds(irregular=True, text=True),
+    capabilities=Capabilities(irregular=True, text=True),
     extensions=(".parquet",),
 )

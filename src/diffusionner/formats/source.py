@@ -1,8 +1,7 @@
-"""What a format is, and the file it is read from."""
+"""Access to corpus files: lines, texts and first bytes, with errors that name file and line."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -10,136 +9,63 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-from diffusionner.corpus import Sentence
-from diffusionner.errors import DataError, nearest
+from diffusionner.errors import DataError
 
-# A line or JSON record beyond this is not a sentence but the wrong file, and would fill the memory.
+# A longer line or JSON record means that this is the wrong file; reading it would fill the memory.
 MAX_RECORD = 64 * 2**20
-HEAD = 2**16  # bytes of a file that are looked at to tell its format
-FIRST = 2**22  # and of its first JSON object, when that is longer: its last key may tell the format
+HEAD = 2**16  # bytes read to detect the format
+_FIRST_RECORD = 2**22  # bytes read if the first JSON object is longer: its last key may be decisive
 
 Record = TypeVar("Record")
 Item = TypeVar("Item")
-_BETWEEN = re.compile(r"\s*[\[,]?\s*")  # what stands before a JSON object
+_BEFORE_OBJECT = re.compile(r"\s*[\[,]?\s*")
 _KEY = re.compile(r'"(\w+)"\s*:')
-
-
-@dataclass(frozen=True)
-class NoOptions:
-    """For a format in which there is nothing to choose."""
-
-
-def any_word(word: str) -> bool:
-    return True
-
-
-@dataclass(frozen=True)
-class Holds:
-    """What a format can write down without loss. Words and flat entities all of them can."""
-
-    nested: bool = True
-    crossing: bool = True  # entities that overlap without one inside the other
-    same_span: bool = True  # one span with several labels
-    # Annotations in parts, or cut through a word; or only those in several "parts" that are whole
-    # words, or only those in one part that are "cut" through a word.
-    irregular: bool | Literal["parts", "cut"] = False
-    text: bool = False  # the characters between words
-    word: Callable[[str], bool] = any_word  # which words it can write
-    label: Callable[[str], bool] = any_word  # and which labels
-    docs: bool = True  # names of documents
-    types: bool = False  # which labels were looked for
-
-
-@dataclass(frozen=True)
-class Format:
-    """One kind of file: how it is told from the others, read and written."""
-
-    name: str
-    summary: str  # one line, for people
-    recognises: Callable[[Sample], bool]
-    read: Callable[[Source, Any], Iterator[Sentence]]
-    # Fills the path it is given (a new file, or an empty folder if `folder`).
-    write: Callable[[Iterable[Sentence], Path, Any], None] | None = None
-    options: type = NoOptions  # a frozen dataclass of str, int and bool
-    holds: Holds = Holds()
-    folder: bool = False  # writes a folder, not a file
-    extensions: tuple[str, ...] = ()  # of files to write, to choose the format of an output by
-
-    def parse_options(self, text: str) -> Any:
-        """The options from KEY=VALUE,KEY=VALUE."""
-        known = {f.name: f for f in dataclasses.fields(self.options)}
-        values: dict[str, Any] = {}
-        for part in filter(None, text.split(",")):
-            key, equals, value = part.partition("=")
-            if key not in known:
-                hint = nearest(key, known) if known else "it has none"
-                raise DataError(f"format {self.name} has no option '{key}'; {hint}")
-            if not equals:
-                raise DataError(f"format {self.name}: write the option as {key}=VALUE")
-            values[key] = _convert(self.name, key, value, known[key].default)
-        try:
-            return self.options(**values)
-        except ValueError as error:
-            raise DataError(f"format {self.name}: {error}") from error
-
-
-def _convert(name: str, key: str, value: str, default: object) -> object:
-    """An option's text as the type of its default."""
-    if isinstance(default, bool):
-        if value not in ("true", "false"):
-            raise DataError(f"format {name}: {key} is true or false, not '{value}'")
-        return value == "true"
-    if isinstance(default, int):
-        try:
-            return int(value)
-        except ValueError as error:
-            raise DataError(f"format {name}: {key} is a whole number, not '{value}'") from error
-    return value
 
 
 @dataclass
 class Source:
-    """A file or folder being read.
+    """A file or folder to read.
 
-    Strict reading stops at the first thing that is wrong. With `refused` a list, what is wrong is
-    put there and reading goes on behind it: that is how a corpus is checked.
+    By default reading stops at the first error. If `errors` is a list, errors are appended to it
+    and reading continues with the next record; `data check` uses this.
     """
 
     path: Path
-    refused: list[DataError] | None = None
+    errors: list[DataError] | None = None
 
-    def refuse(self, error: DataError) -> None:
-        if self.refused is None:
+    def report(self, error: DataError) -> None:
+        """Raise the error, or collect it in `errors`."""
+        if self.errors is None:
             raise error
-        self.refused.append(error)
+        self.errors.append(error)
 
-    def each(
+    def convert_each(
         self,
         records: Iterable[tuple[str, Record]],
         convert: Callable[[Record, str], Iterable[Item]],
     ) -> Iterator[Item]:
-        """What ("file:line", record) pairs convert to; a record that is wrong is refused."""
+        """Convert ("file:line", record) pairs; report and skip records that are invalid."""
         for where, record in records:
             try:
                 items = list(convert(record, where))
             except DataError as error:
-                self.refuse(error)
+                self.report(error)
                 continue
             yield from items
 
     def files(self, *patterns: str) -> list[Path]:
-        """This file, or the files of this folder (at any depth) that match, sorted."""
+        """Return this file, or the matching files at any depth of this folder, sorted."""
         if not self.path.is_dir():
             return [self.path]
         return sorted({f for pattern in patterns for f in self.path.rglob(pattern) if f.is_file()})
 
     def lines(self, path: Path | None = None) -> Iterator[tuple[str, str]]:
-        """("file:line", text) for each line, without its line end."""
+        """Yield ("file:line", text) for each line, without its line end."""
         path = path or self.path
         try:
-            # Bytes: text mode neither says which line is not UTF-8 nor ends lines at \n alone.
+            # Binary mode: text mode splits lines at more than \n and hides the line of an error.
             with path.open("rb") as file:
                 number = 0
                 while line := file.readline(MAX_RECORD + 1):
@@ -150,18 +76,12 @@ class Source:
                     try:
                         yield where, decode(line, where, number == 1).rstrip("\r\n")
                     except DataError as error:
-                        self.refuse(error)
+                        self.report(error)
         except OSError as error:
             raise unreadable(path, error) from error
 
-    def records(self, path: Path | None = None) -> Iterator[tuple[str, Any]]:
-        """("file:line", value) for each JSON value: of a JSON array, or one after the other."""
-        from diffusionner.formats.records import records
-
-        return records(self, path or self.path)
-
-    def text(self, path: Path | None = None, encoding: str = "utf-8") -> str:
-        """All of a (small) file, line ends as they are."""
+    def text(self, path: Path | None = None, keep_bom: bool = False) -> str:
+        """Return the text of a whole (small) file, with its line ends unchanged."""
         path = path or self.path
         try:
             with path.open("rb") as file:
@@ -171,19 +91,19 @@ class Source:
         if len(content) > MAX_RECORD:
             raise too_long(f"{path}:1")
         try:
-            return content.decode("utf-8-sig" if encoding == "utf-8" else encoding)
+            return content.decode("utf-8" if keep_bom else "utf-8-sig")
         except UnicodeDecodeError as error:
             line = 1 + content.count(b"\n", 0, error.start)
-            raise _wrong_encoding(f"{path}:{line}", encoding.upper(), content, error) from error
+            raise not_utf8(f"{path}:{line}", error) from error
 
 
 @dataclass
 class Sample:
-    """The first bytes of a file, or the names in a folder: enough to tell the format."""
+    """The first bytes of a file, or the file names in a folder, used to detect the format."""
 
     path: Path
     folder: bool = field(init=False)
-    names: list[str] = field(init=False)  # of the folder's files, at any depth; at most 1,000
+    names: list[str] = field(init=False)  # of the folder's files, at any depth; about 1,000
 
     def __post_init__(self) -> None:
         self.folder = self.path.is_dir()
@@ -196,31 +116,25 @@ class Sample:
 
     @cached_property
     def raw(self) -> bytes:
-        if self.folder:
-            return b""
-        try:
-            with self.path.open("rb") as file:
-                return file.read(HEAD)
-        except OSError as error:
-            raise unreadable(self.path, error) from error
+        return b"" if self.folder else self._read(HEAD)
 
     @cached_property
     def head(self) -> str:
-        """The beginning of the file as text; what is not UTF-8 is replaced."""
+        """The first bytes as text; invalid UTF-8 is replaced."""
         return self.raw.decode("utf-8-sig", "replace")
 
     @cached_property
     def lines(self) -> list[str]:
-        """The first lines that are not blank; the last may be cut."""
+        """The first non-blank lines; the last may be truncated."""
         return [line.rstrip("\r") for line in self.head.split("\n") if line.strip()]
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:
-        """The first JSON objects, alone or in an array; of one cut off, the names of its keys."""
+        """The first JSON objects, in an array or not; of a truncated one only the keys."""
         found: list[dict[str, Any]] = []
         at = 0
         while True:
-            start = _BETWEEN.match(self.head, at)
+            start = _BEFORE_OBJECT.match(self.head, at)
             assert start is not None
             if self.head[start.end() : start.end() + 1] != "{":
                 return found
@@ -233,57 +147,66 @@ class Sample:
             found.append(record)
 
     def _first_record(self, start: int) -> dict[str, Any]:
-        """A JSON object that goes on beyond the head or, if it cannot be had, its keys."""
+        """Return a JSON object that is longer than the head, or just its keys."""
+        text = self._read(_FIRST_RECORD).decode("utf-8-sig", "replace")
         try:
-            with self.path.open("rb") as file:
-                text = file.read(FIRST).decode("utf-8-sig", "replace")
             record: dict[str, Any] = json.JSONDecoder().raw_decode(text, start)[0]
-        except OSError as error:
-            raise unreadable(self.path, error) from error
         except (ValueError, RecursionError):
             return dict.fromkeys(_KEY.findall(self.head))
         return record
 
+    def _read(self, size: int) -> bytes:
+        try:
+            with self.path.open("rb") as file:
+                return file.read(size)
+        except OSError as error:
+            raise unreadable(self.path, error) from error
+
     @cached_property
     def keys(self) -> set[str]:
-        """The names of the keys of these objects."""
+        """The keys of the first JSON objects."""
         return {key for record in self.records for key in record}
 
     def members(self, key: str) -> list[Any]:
-        """What stands in the lists that these objects have under a key."""
+        """Return the items of the lists that the first JSON objects have under a key."""
         lists = (record.get(key) for record in self.records)
         return [item for items in lists if isinstance(items, list) for item in items]
 
 
 def decode(content: bytes, where: str, first: bool) -> str:
+    """Decode UTF-8; `first` drops the byte order mark that may begin a file."""
     try:
         return content.decode("utf-8-sig" if first else "utf-8")
     except UnicodeDecodeError as error:
-        raise _wrong_encoding(where, "UTF-8", content, error) from error
+        raise not_utf8(where, error) from error
 
 
-def _wrong_encoding(
-    where: str, encoding: str, content: bytes, error: UnicodeDecodeError
-) -> DataError:
+def not_utf8(where: str, error: UnicodeDecodeError) -> DataError:
     return DataError(
-        f"{where}: not {encoding} (byte 0x{content[error.start]:02x}); "
-        "convert the file to UTF-8, for instance with iconv"
+        f"{where}: not UTF-8 (byte 0x{error.object[error.start]:02x}); convert the file to UTF-8, "
+        "for example with iconv"
     )
 
 
 def unreadable(path: Path, error: OSError) -> DataError:
-    return DataError(f"{path}: cannot be read ({error.strerror}); give a file you may read")
+    return DataError(
+        f"{path}: cannot be read ({error.strerror}); check the path and its permissions"
+    )
 
 
 def too_long(where: str) -> DataError:
     return DataError(
-        f"{where}: longer than {MAX_RECORD // 2**20} MiB; check that it is the file you meant, or "
+        f"{where}: longer than {MAX_RECORD // 2**20} MiB; check that this is the right file, or "
         "put line breaks between its records"
     )
 
 
 def missing_extra(package: str, extra: str, format: str) -> DataError:
     return DataError(
-        f"format {format} needs the package '{package}'; install it, in a clone, with: "
-        f"pip install '.[{extra}]'"
+        f"format {format} needs the package '{package}'; install it with: pip install '.[{extra}]'"
     )
+
+
+def shorten(text: str) -> str:
+    """Truncate a value so that it fits into an error message."""
+    return text if len(text) <= 80 else text[:80] + "..."

@@ -1,4 +1,4 @@
-"""Elements out of an XML file of any size, each with the line on which it begins."""
+"""Streaming access to the elements of an XML file, each with its line number."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from xml.etree import ElementTree
 from xml.parsers import expat
 
 from diffusionner.errors import DataError
-from diffusionner.formats.base import MAX_RECORD, too_long, unreadable
+from diffusionner.formats.source import MAX_RECORD, too_long, unreadable
 
 CHUNK = 2**16
-_DEEPEST = 100  # elements within elements; no corpus comes near
+_MAX_DEPTH = 100  # far more than any corpus needs
 
 
 class Element(ElementTree.Element):
-    """An element that knows its line."""
+    """An element with the line on which it begins."""
 
     line = 0
 
 
-def elements(chunks: Iterable[bytes], path: Path, tag: str) -> Iterator[Element]:
-    """Each `tag` element, none inside another; nothing else of the file is kept.
+def read_elements(chunks: Iterable[bytes], path: Path, tag: str) -> Iterator[Element]:
+    """Yield each `tag` element; the rest of the file is not kept.
 
-    Files are not to be trusted: no entity is expanded but XML's own five and characters by number,
-    and no other file is looked at.
+    Input is not trusted: only XML's five predefined entities and character references are expanded,
+    and no other file is opened.
     """
     reader = _Reader(path, tag)
     for chunk in chunks:
@@ -32,7 +32,7 @@ def elements(chunks: Iterable[bytes], path: Path, tag: str) -> Iterator[Element]
     yield from reader.feed(b"", last=True)
 
 
-def chunks(path: Path) -> Iterator[bytes]:
+def read_chunks(path: Path) -> Iterator[bytes]:
     try:
         with path.open("rb") as file:
             while chunk := file.read(CHUNK):
@@ -46,16 +46,16 @@ class _Reader:
         self.path = path
         self.tag = tag
         self.found: list[Element] = []
-        self.builder: ElementTree.TreeBuilder | None = None  # of an element being read
-        self.depth = 0  # in that element
+        self.builder: ElementTree.TreeBuilder | None = None  # of the element being read
+        self.depth = 0  # inside that element
         self.size = 0  # bytes since the last element
         self.parser = expat.ParserCreate()
         self.parser.buffer_text = True
         self.parser.StartElementHandler = self._start
         self.parser.EndElementHandler = self._end
         self.parser.CharacterDataHandler = self._text
-        self.parser.EntityDeclHandler = self._refuse_entity
-        self.parser.SkippedEntityHandler = self._refuse_entity
+        self.parser.EntityDeclHandler = self._reject_entity
+        self.parser.SkippedEntityHandler = self._reject_entity
 
     def feed(self, chunk: bytes, last: bool = False) -> Iterator[Element]:
         try:
@@ -63,13 +63,12 @@ class _Reader:
         except expat.ExpatError as error:
             raise DataError(
                 f"{self.path}:{error.lineno}: not well-formed XML "
-                f"({expat.ErrorString(error.code)}, column {error.offset + 1}); "
-                "check that the file is whole and unchanged"
+                f"({expat.ErrorString(error.code)}, column {error.offset + 1}); check that the "
+                "file is complete and unchanged"
             ) from error
         except (LookupError, ValueError) as error:
             raise DataError(
-                f"{self._where()}: XML in an encoding that is not known ({error}); convert it to "
-                "UTF-8"
+                f"{self._where()}: unknown XML encoding ({error}); convert the file to UTF-8"
             ) from error
         self.size = 0 if self.found else self.size + len(chunk)
         if self.size > MAX_RECORD:
@@ -86,10 +85,10 @@ class _Reader:
                 return
             self.builder = ElementTree.TreeBuilder(element_factory=Element)
         self.depth += 1
-        if self.depth > _DEEPEST:
+        if self.depth > _MAX_DEPTH:
             raise DataError(
-                f"{self._where()}: elements nested more than {_DEEPEST} deep; check that it is "
-                "the file you meant"
+                f"{self._where()}: elements nested more than {_MAX_DEPTH} deep; check that this is "
+                "the right file"
             )
         element = self.builder.start(tag, attributes)
         assert isinstance(element, Element)
@@ -110,8 +109,8 @@ class _Reader:
             self.found.append(element)
             self.builder = None
 
-    def _refuse_entity(self, name: str, *_: object) -> None:
+    def _reject_entity(self, name: str, *_: object) -> None:
         raise DataError(
-            f"{self._where()}: the XML entity '{name}' is not one of XML's own; write the "
-            "characters themselves"
+            f"{self._where()}: the XML entity '{name}' is not predefined; write the characters "
+            "themselves"
         )

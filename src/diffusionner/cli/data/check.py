@@ -101,7 +101,7 @@ def check(
     if not files:
         raise DataError("give files to check, or --config with data.train, data.dev or data.test")
     if format is not None:
-        formats.parse(format)
+        formats.parse_format(format)
     # Loading a tokenizer takes seconds, so do it only if an encoder was chosen.
     chosen = config is not None or any(a.startswith("encoder") for a in overrides)
     encoder = settings.encoder

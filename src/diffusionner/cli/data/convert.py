@@ -44,7 +44,7 @@ def convert(
     from diffusionner.data import conversion
 
     refuse_overwrite(target, source)
-    chosen, _ = formats.choose(source, from_format)
+    chosen, _ = formats.resolve_input_format(source, from_format)
     with shared.counting(f"converting {source}") as counted:
         sentences = counted(formats.iterate(source, from_format))
         done = conversion.convert(sentences, target, to_format, lossy)
@@ -60,6 +60,4 @@ def convert(
         )
     if done.lost_text:
         lines.append(f"{done.format} stores only words, not the white space between them")
-    if done.lost_docs:
-        lines.append(f"{done.format} does not store document names")
     say(Console(), "\n".join(lines))

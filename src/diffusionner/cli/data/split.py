@@ -45,11 +45,11 @@ def split(
     from diffusionner.data import splitting
 
     shares = splitting.parse_shares(parts)
-    input_format, _ = formats.choose(source, format)
+    input_format, _ = formats.resolve_input_format(source, format)
     if to_format is None:
         # With its options: they apply to writing as well.
         to_format = format or input_format.name
-    output_format, _ = formats.choose_output(folder, to_format)
+    output_format, _ = formats.resolve_output_format(folder, to_format)
     suffix = source.suffix
     if output_format is not input_format:
         suffix = output_format.extensions[0] if output_format.extensions else ""

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from diffusionner import formats
 from diffusionner.corpus import Sentence
 from diffusionner.errors import DataError
-from diffusionner.formats import records
-from diffusionner.formats.base import Sample, Source
+from diffusionner.formats import json_files
+from diffusionner.formats.source import Sample, Source
 
 # --- Source ---------------------------------------------------------------------------------
 
@@ -39,7 +39,7 @@ def test_a_line_in_another_encoding_is_refused_alone(make):
     assert [str(error).partition(": ")[0] for error in refused] == [f"{path}:2"]
 
 
-def test_each_goes_on_behind_what_is_refused(tmp_path):
+def test_convert_each_continues_after_errors(tmp_path):
     def convert(record: int, where: str) -> list[Sentence]:
         if record % 2:
             raise DataError(f"{where}: odd")
@@ -47,9 +47,9 @@ def test_each_goes_on_behind_what_is_refused(tmp_path):
 
     pairs = [(f"f:{number}", number) for number in range(4)]
     with pytest.raises(DataError, match="f:1: odd"):
-        list(Source(tmp_path).each(pairs, convert))
+        list(Source(tmp_path).convert_each(pairs, convert))
     refused: list[DataError] = []
-    found = list(Source(tmp_path, refused).each(pairs, convert))
+    found = list(Source(tmp_path, refused).convert_each(pairs, convert))
     assert [s.words for s in found] == [["2"], ["2"]]
     assert list(map(str, refused)) == ["f:1: odd", "f:3: odd"]
 
@@ -57,7 +57,7 @@ def test_each_goes_on_behind_what_is_refused(tmp_path):
 def test_a_whole_text(make):
     assert Source(make("a", b"\xef\xbb\xbfK\xc3\xb6ln\r\n")).text() == "Köln\r\n"
     path = make("b", b"one\n\xff")
-    assert Source(path).text(encoding="latin-1") == "one\nÿ"
+    assert Source(make("c", b"\xef\xbb\xbfK")).text(keep_bom=True) == "\ufeffK"
     with pytest.raises(DataError, match=r"b:2: not UTF-8 \(byte 0xff\)"):
         Source(path).text()
     with pytest.raises(DataError, match=r"gone: cannot be read \(No such file"):
@@ -83,8 +83,11 @@ VALUES = [{"a": 1}, {"b": [1, {"c": "é\U0001f600"}]}, {}, {"d": 'x\\"y'}, {"e":
 
 
 def places(path: Path, chunk: int, monkeypatch) -> list[tuple[int, object]]:
-    monkeypatch.setattr(records, "_CHUNK", chunk)
-    return [(int(where.removeprefix(f"{path}:")), value) for where, value in Source(path).records()]
+    monkeypatch.setattr(json_files, "_CHUNK", chunk)
+    return [
+        (int(where.removeprefix(f"{path}:")), value)
+        for where, value in json_files.read_values(Source(path))
+    ]
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 5, 17, 2**20])
@@ -131,13 +134,13 @@ def test_any_value_in_an_array(make, monkeypatch, value):
     ("content", "line", "message"),
     [
         ('[\n{"a": 1},\n', 3, "the file ends inside its JSON array, after 1 record"),
-        ('[\n{"a": 1},\n{"b": ', 3, "may be cut short within the record that begins at"),
-        ('[\n{"a": 1},\n{"b":\n "xy', 4, "may be cut short within the record that begins at"),
+        ('[\n{"a": 1},\n{"b": ', 3, "may be truncated within the record that begins at"),
+        ('[\n{"a": 1},\n{"b":\n "xy', 4, "may be truncated within the record that begins at"),
         ('[\n{"a": 1}\n{"b": 2}]', 3, "expected ',' or ']' after record 1"),
         ('[\n{"a": 1}\n]\n\nmore', 5, "more text after the end of the array"),
         ('[\n{"a": 1},\n{"b": nope, "c": 333333333}\n]', 3, "not valid JSON"),
         ('[\n{"a": 1},\n{"b": "\t"}, {"c": 333333333333}\n]', 3, "Invalid control character"),
-        ('[\n{"a": 1},\n{"b": "\\ud800"}\n]', 3, "half of a surrogate pair"),
+        ('[\n{"a": 1},\n{"b": "\\ud800"}\n]', 3, "unpaired surrogate"),
         ('{"a": 1}\n{"b": 1\n{"c": 1}\n', 2, "not valid JSON"),
         ('{"a": 1\n{"b": 1}\n{"c": 1}\n', 1, "not valid JSON"),
         ('{"a": 1}\n' + "[" * 20000 + "\n", 2, "cannot be decoded"),
@@ -163,12 +166,12 @@ def test_wrong_encoding_in_an_array_says_where(make, monkeypatch, chunk):
 def test_checking_goes_on_where_it_can(make):
     refused: list[DataError] = []
     path = make("a.jsonl", '{"tokens": ["a"]}\n{\n{"tokens": ["b"]}\n3\n{"tokens": ["\\ud800"]}\n')
-    found = list(formats.unchecked(path, None, refused))
+    found = list(formats.iterate_with_errors(path, None, refused))
     assert [s.words for s in found] == [["a"], ["b"]]
     assert [str(e).split(": ")[0] for e in refused] == [f"{path}:{n}" for n in (2, 4, 5)]
     refused.clear()
     path = make("b.json", '[{"tokens": ["a"]},\n{"tokens": 1},\n{"tokens": ["b"]},\n{"to')
-    found = list(formats.unchecked(path, "jsonl", refused))
+    found = list(formats.iterate_with_errors(path, "jsonl", refused))
     assert [s.words for s in found] == [["a"], ["b"]]
     assert [str(e).split(": ")[0] for e in refused] == [f"{path}:{n}" for n in (2, 4)]
 
@@ -178,12 +181,12 @@ def test_arrays_stream(make):
     record = json.dumps({"tokens": ["Rome", "fell"], "entities": []})
     path = make("a.json", "[\n" + ",\n".join([record] * 100_000) + "\n]\n")
     began = time.perf_counter()
-    assert sum(1 for _ in Source(path).records()) == 100_000
+    assert sum(1 for _ in json_files.read_values(Source(path))) == 100_000
     assert time.perf_counter() - began < 6
     small = make("b.json", "[\n" + ",\n".join([record] * 30_000) + "\n]\n")
     tracemalloc.start()
     try:
-        assert sum(1 for _ in Source(small).records()) == 30_000
+        assert sum(1 for _ in json_files.read_values(Source(small))) == 30_000
         assert tracemalloc.get_traced_memory()[1] < 12 * 2**20
     finally:
         tracemalloc.stop()
