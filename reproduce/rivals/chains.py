@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from diffusionner.model.initializer import IMPOSSIBLE
 from torch import Tensor, nn
 
-from diffusionner.model.initializer import IMPOSSIBLE
 from reproduce.rivals.tags import BEGIN, END, INSIDE, OUTSIDE, PARTS, SINGLE, followers
 
 
