@@ -1,4 +1,4 @@
-"""The network with nothing that makes it faster: what the rest must match."""
+"""The network without optimisations, which the fast path must match."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from diffusionner.model.encoder import SentenceEncoding
 
 
 class PlainPointer(BoundaryPointer):
-    """A pointer that makes the K × M × h tensor."""
+    """A pointer that computes the K × M × h tensor."""
 
     def __init__(self, pointer: BoundaryPointer) -> None:
         super().__init__(pointer.words.in_features)
@@ -26,7 +26,7 @@ class PlainPointer(BoundaryPointer):
 
 
 def plainly(network: Network) -> Network:
-    """The network, its pointers replaced."""
+    """Replace the pointers of a network."""
     for module in list(network.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, BoundaryPointer):

@@ -39,7 +39,7 @@ Kernels = dict[str, tuple[float, float]]
 def parts_of(
     ner: DiffusionNER, network: DenoisingNetwork, arrays: Batch[np.ndarray], spans: int | str
 ) -> Parts:
-    """Functions that run one part each, on a batch that lies on the device."""
+    """Return functions that each run one part, on a batch on the device."""
     device = next(network.parameters()).device
     settings = ner.settings.with_inference({"spans": spans}).inference
     encoder = network.encoder
@@ -85,7 +85,7 @@ def parts_of(
 
 
 def measure(run: Callable[[], object], device: str, repeats: int) -> tuple[float, Kernels]:
-    """Milliseconds of the host, and of each kernel with how often it ran, of one run."""
+    """Return the milliseconds of the host, and time and count of each kernel, for one run."""
     timed(run, device)
     started = time.perf_counter()
     for _ in range(repeats):

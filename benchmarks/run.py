@@ -1,4 +1,4 @@
-"""The whole bench: what is asked for, measured in order, as one record."""
+"""A whole speed measurement as one record."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from diffusionner.storage.config import read_config
 from diffusionner.storage.encoders import load_encoder, load_tokenizer, position_limit
 
 CALLS = 100  # of a single sentence
-SHORT = 20  # words of it
-SCALING = 10  # times as long as a measurement the largest size takes
+SHORT = 20  # words of that sentence
+SCALING = 10  # duration of the largest size, in durations of a measurement
 Save = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to measure and for how long."""
+    """What to measure, and for how long."""
 
     data: Path
     models: tuple[Path, ...]
     shape: str | None
-    settings: Settings  # of a shape, and of training
+    settings: Settings  # of a shape and of training
     format: str | None
     device: str
     precisions: tuple[str, ...]
@@ -55,17 +55,17 @@ class Request:
     repeats: int
     seconds: float
     train: bool  # also measure training
-    checked: int  # sentences on which the fast path is compared with the plain one
+    checked: int  # sentences to compare the fast path with the plain network on
     scaling: bool
 
 
 def run(request: Request, tell: ProgressCallback, save: Save) -> dict[str, Any]:
-    """Everything measured, as what goes into the JSON file.
+    """Measure everything; return the record for the JSON file.
 
-    It is saved after every section: a run that fails or is stopped late leaves what it had.
+    It is saved after every section, so that an interrupted run leaves its results.
     """
     check_precisions(list(request.precisions))
-    busy = machine.load()  # before this adds to it
+    busy = machine.load()  # before the measurements add to it
     tell("reading", 0, 1)
     sentences, read = stages.read_seconds(str(request.data), request.format)
     record: dict[str, Any] = {
@@ -106,7 +106,7 @@ def _inference(
     read: float,
     tell: ProgressCallback,
 ) -> dict[str, Any]:
-    """Throughput, stages and scaling of all models, which stay loaded meanwhile."""
+    """Measure throughput, stages and scaling of all models, which stay loaded."""
     models, axes = _load(subjects, request.precisions), request.axes
     record: dict[str, Any] = {"subjects": [_describe(loaded, sentences) for loaded in models]}
     tell("sample", 0, 1)
@@ -147,9 +147,9 @@ def _inference(
 def _agreement(
     request: Request, subjects: Sequence[Subject], sentences: list[Sentence], tell: ProgressCallback
 ) -> list[dict[str, Any]]:
-    """Every precision, and float32 in any case, against the plain network of the same weights.
+    """Compare every precision, and always float32, with the plain network.
 
-    An exported model is compared with the first that is not.
+    An exported model is compared with the first torch model.
     """
     originals = [subject for subject in subjects if not subject.exported]
     count = min(request.checked, len(sentences))
@@ -162,7 +162,7 @@ def _agreement(
         tell("agreement", number, len(subjects))
         original = originals[0] if subject.exported and originals else subject
         if original.exported:
-            continue  # there is nothing to compare it with
+            continue  # nothing to compare it with
         own = subject.own_precision
         others = () if subject.exported else (*request.precisions, "float32")
         for precision in dict.fromkeys((own, *others)):
@@ -184,7 +184,7 @@ def _subjects(
                 f"weights, one of: {', '.join(shapes.SHAPES)}"
             )
         for path in request.models:
-            read_config(path)  # a wrong one is told now, not after the others are measured
+            read_config(path)  # fail now, not after the others are measured
         names = [_name(path, request.models) for path in request.models]
         pairs = zip(names, request.models, strict=True)
         graphs = request.cuda_graphs
@@ -200,7 +200,7 @@ def _name(path: Path, others: Sequence[Path]) -> str:
 
 
 def _load(subjects: Sequence[Subject], precisions: Sequence[str]) -> list[Loaded]:
-    """Every subject in the precisions asked for, its own first; exported ones have but one."""
+    """Load every model in the requested precisions, its own first; exported ones have one."""
     loaded = []
     for subject in subjects:
         own = subject.own_precision
@@ -243,7 +243,7 @@ def _latency(
 
 
 def _encoder_folder(subjects: Sequence[Subject], scratch: Path) -> Path | None:
-    """An encoder to train from: the first torch model's."""
+    """Return an encoder to train from: that of the first torch model."""
     folder = scratch / "encoder"
     if not folder.exists():
         trained = [subject for subject in subjects if not subject.exported]

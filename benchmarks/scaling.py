@@ -1,4 +1,4 @@
-"""How cost grows: with the sentences, with the place in the stream, and with the steps."""
+"""Growth of cost with the number of sentences, the position in the stream, and the steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from torch.nn.modules.module import register_module_forward_hook
 
 from benchmarks.machine import PeakMemory
-from benchmarks.throughput import Loaded, had_by
+from benchmarks.throughput import Loaded, supported_options
 from benchmarks.timing import Summary
 from diffusionner.cli.options import ProgressCallback
 from diffusionner.corpus import Sentence
@@ -19,7 +19,7 @@ from diffusionner.inference.pipeline import DiffusionNER
 from diffusionner.inference.stream import BUFFERED_BATCHES
 
 TIMES = (1, 10, 100)
-BURSTS = 50  # results come a buffer at a time; so many of these tell a slope well enough
+BURSTS = 50  # results arrive in buffers; enough of them to fit a slope
 REPEATS = {1: 5, 10: 3, 100: 1}
 
 
@@ -31,12 +31,12 @@ def measure(
     most_batch_size: int,
     tell: ProgressCallback,
 ) -> dict[str, Any]:
-    """sentences: the n that are repeated 10 and 100 times, so that all sizes are alike."""
+    """Measure streams of the sentences repeated 1, 10 and 100 times."""
     ner, device = loaded.ner, loaded.subject.device
     texts = [" ".join(s.words) for s in sentences]
     batch_size = min(most_batch_size, max(1, TIMES[-1] * len(texts) // (BUFFERED_BATCHES * BURSTS)))
-    options = had_by(ner, {"steps": 1, "spans": spans, "batch_size": batch_size})
-    _stream(ner, texts, TIMES[1], options)  # warm
+    options = supported_options(ner, {"steps": 1, "spans": spans, "batch_size": batch_size})
+    _stream(ner, texts, TIMES[1], options)  # warm-up
     sizes = []
     for number, times in enumerate(TIMES):
         tell("scaling", number, len(TIMES) + 1)
@@ -62,7 +62,7 @@ def measure(
 def _stream(
     ner: DiffusionNER, texts: Sequence[str], times: int, options: dict[str, Any]
 ) -> np.ndarray:
-    """The seconds after which each result came; none of them is kept."""
+    """Return the seconds after which each result arrived, without keeping the results."""
     moments = np.zeros(times * len(texts))
     stream = (text for _ in range(times) for text in texts)
     started = time.perf_counter()
@@ -72,7 +72,7 @@ def _stream(
 
 
 def positions(moments: np.ndarray) -> dict[str, float]:
-    """Milliseconds per sentence in the first and in the last fifth of a stream, as slopes."""
+    """Return the milliseconds per sentence in the first and last fifth of a stream, as slopes."""
     fifth = max(2, len(moments) // 5)
     numbers = np.arange(len(moments))
     first, last = (
@@ -85,17 +85,17 @@ def positions(moments: np.ndarray) -> dict[str, float]:
 def encoder_calls(
     loaded: Loaded, sentences: Sequence[Sentence], steps: int, options: dict[str, Any]
 ) -> int | None:
-    """How often the transformer runs for these sentences; None for a graph, which is no module."""
+    """Return the number of transformer calls; None for an exported model."""
     if loaded.subject.exported:
         return None
     with counted(type(loaded.ner.encoder.transformer)) as calls:
-        loaded.words_task(sentences, had_by(loaded.ner, {**options, "steps": steps}))()
+        loaded.words_task(sentences, supported_options(loaded.ner, {**options, "steps": steps}))()
     return len(calls)
 
 
 @contextmanager
 def counted(kind: type) -> Iterator[list[None]]:
-    """A list that grows with every call of a module of that class, whichever copy it is."""
+    """Yield a list that grows with every call of any instance of a module class."""
     calls: list[None] = []
 
     def note(module: Any, *_: Any) -> None:

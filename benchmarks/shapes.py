@@ -1,4 +1,4 @@
-"""Networks of a given size with random weights: the paper's size, measured without its weights."""
+"""Networks of a given size with random weights, such as the paper's BERT-large."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ SHAPES = {
     "e5-small": (12, 384, 12, 1536, 30_522),
     "minilm": (6, 384, 12, 1536, 30_522),
 }
-SUBWORDS_PER_WORD = 1.3  # about what these encoders' own tokenizers have on English
+SUBWORDS_PER_WORD = 1.3  # approximately that of these encoders' tokenizers on English
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 def write(shape: str, sentences: Sequence[Sentence], settings: Settings, to: Path) -> Path:
-    """A model of that shape with random weights, and its encoder beside it: the model's folder."""
+    """Write a model of that shape with random weights, and its encoder; return its folder."""
     write_encoder(shape, sentences, to / "encoder")
     write_model(to / "encoder", sentences, settings, to / "model")
     return to / "model"
 
 
 def write_encoder(shape: str, sentences: Sequence[Sentence], folder: Path) -> None:
-    """A random encoder of that shape and a tokenizer made from the sentences, for transformers."""
+    """Write a random encoder of that shape, with a tokenizer trained on the sentences."""
     if shape not in SHAPES:
         raise SettingsError(f"unknown shape '{shape}'; {nearest(shape, SHAPES)}")
     layers, hidden, heads, feedforward, vocabulary = SHAPES[shape]
@@ -62,7 +62,7 @@ def write_encoder(shape: str, sentences: Sequence[Sentence], folder: Path) -> No
 
 
 def write_pretrained(transformer: PreTrainedModel, tokenizer: Any, folder: Path) -> None:
-    """An encoder as the settings name one."""
+    """Write an encoder folder, without progress bars."""
     transformers_logging.disable_progress_bar()
     try:
         transformer.save_pretrained(folder)
@@ -72,10 +72,10 @@ def write_pretrained(transformer: PreTrainedModel, tokenizer: Any, folder: Path)
 
 
 def write_model(encoder: Path, sentences: Sequence[Sentence], settings: Settings, to: Path) -> None:
-    """A whole model around that encoder, for the labels of the sentences."""
+    """Write a model with that encoder, for the labels of the sentences."""
     labels = collect_labels(sentences)
     if not labels:
-        raise DataError("the corpus has no entities, so a model of it has no types; give another")
+        raise DataError("the corpus has no entities, so a model would have no types; use another")
     transformer = load_encoder(str(encoder))
     method = network_class(settings.method)
     settings = method.resolve_settings(settings, sentences)
@@ -85,7 +85,7 @@ def write_model(encoder: Path, sentences: Sequence[Sentence], settings: Settings
 
 
 def _tokenizer(sentences: Sequence[Sentence], most: int) -> Tokenizer:
-    """WordPiece, its vocabulary so large that words have as many subwords as elsewhere."""
+    """Return a WordPiece tokenizer with about SUBWORDS_PER_WORD, found by bisection."""
     few, many = 200, most
     tokenizer = _trained(sentences, few)
     while many - few > 200:

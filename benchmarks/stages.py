@@ -1,6 +1,6 @@
-"""Where the time of inference goes: each stage alone, one after the other, the device waited for.
+"""Time of each stage of inference, waiting for the device after each.
 
-The product overlaps some of them, so their sum is more than a sentence costs there.
+The library overlaps some stages, so their sum exceeds its time per sentence.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from diffusionner.model.tensors import batch_to_device, to_device
 
 STAGES = {
     "read": "the corpus file",
-    "tokenise": "words to subwords, windows, characters (EncodedCorpus)",
-    "collate": "a batch's arrays and its noise",
+    "tokenise": "words to subwords, windows and characters (EncodedCorpus)",
+    "collate": "arrays and noise of a batch",
     "copy": "arrays to the device",
     "encode": "the transformer",
-    "words": "pooling, characters, BiLSTM, and what the decoder derives once",
+    "words": "pooling, characters, BiLSTM, and the decoder's preparation",
     "denoise": "one denoising step",
-    "read out": "the likeliest boundaries and types, back on the host",
-    "decode": "de-duplicate, resolve overlaps, make entities",
+    "read out": "most likely boundaries and types, copied to the host",
+    "decode": "merge duplicates, resolve overlaps, create entities",
 }
 
 
 class Clock:
-    """Adds up the time of stages, the device waited for at both ends."""
+    """Sums the time of stages, waiting for the device at both ends."""
 
     def __init__(self, device: str) -> None:
         self.device = device
@@ -60,7 +60,7 @@ class Clock:
 
 
 def read_seconds(path: str, format: str | None) -> tuple[list[Sentence], float]:
-    """The corpus, and what reading it took per sentence."""
+    """Read a corpus; return it with the seconds per sentence."""
     started = time.perf_counter()
     sentences = formats.read(path, format)
     return sentences, (time.perf_counter() - started) / len(sentences)
@@ -75,7 +75,7 @@ def measure(
     repeats: int,
     tell: ProgressCallback,
 ) -> dict[str, Any]:
-    """Milliseconds per sentence of every stage at γ = 1, medians over the repeats."""
+    """Measure the milliseconds per sentence of every stage at γ = 1."""
     runs = []
     network = loaded.network
     assert isinstance(network, DenoisingNetwork)
@@ -110,7 +110,7 @@ def _pass(
     device = torch.device(clock.device)
     inference = ner.settings.inference
     rule = ner.score_rule(inference)
-    ner.subwords.caches.clear()  # as of a model that has met none of the words yet
+    ner.subwords.caches.clear()  # as if no word had been seen
     with clock.stage("tokenise"):
         corpus = EncodedCorpus(sentences, ner.subwords, ner.settings.encoder)
     collected: list[EntityColumns] = []
@@ -126,7 +126,7 @@ def _pass(
         inputs = transformer_inputs(batch.subwords, batch.attention)
         with clock.stage("encode"):
             network.encoder.transformer(**inputs)
-        with clock.stage("words"):  # the transformer again: its share is taken off below
+        with clock.stage("words"):  # includes the transformer, which is subtracted below
             prepared = network.prepare(batch)
         t = torch.full_like(batch.lengths[:, None], network.schedule.timesteps)
         with clock.stage("denoise"):

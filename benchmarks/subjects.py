@@ -1,4 +1,4 @@
-"""What is measured: model folders, of torch or exported, or a random network of a given shape."""
+"""Models to measure: torch or exported models, or random networks of a given shape."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from diffusionner.storage import checkpoint
 from diffusionner.storage.calibration import load_calibration
 from diffusionner.storage.config import ENCODER_FILE
 
-EXPORTED = "exported"  # an ONNX folder has the precision it was exported with
+EXPORTED = "exported"  # precision of an ONNX model, fixed by its export
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Subject:
     name: str
     folder: Path
     device: str
-    random: bool = False  # its weights are
+    random: bool = False  # has random weights
     cuda_graphs: bool = True
 
     @property
@@ -30,7 +30,7 @@ class Subject:
 
     @property
     def own_precision(self) -> str:
-        """What the package chooses by itself."""
+        """Precision that the library chooses."""
         if self.exported:
             return EXPORTED
         return "bf16" if self.device.startswith("cuda") else "float32"
@@ -43,7 +43,7 @@ class Subject:
         )
 
     def load_plain(self) -> DiffusionNER:
-        """The same weights on the CPU, without anything that makes them faster."""
+        """Load the same weights on the CPU, without optimisations."""
         network, subwords, settings = checkpoint.load(self.folder)
         engine = TorchEngine(plainly(network))
         return DiffusionNER(engine, subwords, settings, load_calibration(self.folder))

@@ -1,4 +1,4 @@
-"""Sentences per second from words or text to entities, beside those of the encoder alone."""
+"""Sentences per second from words or text to entities, compared with the encoder alone."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from diffusionner.model.base import Network
 from diffusionner.model.tensors import to_device
 from diffusionner.settings import DENOISING, InferenceSettings
 
-MOST_UNCOUNTED = 8  # turns until all is recorded
+MAX_WARM_UP = 8  # turns until all graphs are recorded
 ENCODER, WORDS, TEXT = "encoder alone", "words to entities", "text to entities"
 
 
 @dataclass(frozen=True)
 class Point:
-    """One thing to measure. The encoder alone knows neither steps nor spans."""
+    """A configuration to measure. The encoder alone has neither steps nor spans."""
 
     subject: str
     what: str
@@ -54,7 +54,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Axes:
-    """The values to try, one axis at a time, from a base point."""
+    """Values to try, one axis at a time, starting from a base point."""
 
     steps: tuple[int, ...]
     spans: tuple[int | str, ...]
@@ -71,8 +71,10 @@ class Axes:
         denoises: bool = True,
         from_text: bool = True,
     ) -> Iterator[Point]:
-        """whole: vary every axis, not only measure the base; denoises: it has steps and spans;
-        from_text: it can be measured so.
+        """Yield the points of a model.
+
+        whole: vary every axis instead of only measuring the base; denoises: the model has steps and
+        spans; from_text: it can be measured from text.
         """
         base = Point(subject, WORDS, precision, self.base_batch_size)
         if denoises:
@@ -93,13 +95,13 @@ class Axes:
 
 @dataclass
 class Measured:
-    """Speed at a point, and as a share of the encoder alone on the same batches."""
+    """Speed at a point, also as a share of the encoder alone on the same batches."""
 
     point: Point
     sentences_per_second: Summary
     words_per_second: float
     share_of_encoder: float | None
-    times_first: float | None  # as fast as the first subject at this point
+    times_first: float | None  # speed relative to the first model at this point
 
     def to_dict(self) -> dict[str, Any]:
         values = asdict(self)
@@ -108,7 +110,7 @@ class Measured:
 
 @dataclass
 class Loaded:
-    """A subject in one precision, ready to run."""
+    """A model in one precision, ready to run."""
 
     subject: Subject
     precision: str
@@ -116,13 +118,13 @@ class Loaded:
 
     @property
     def network(self) -> Network:
-        """What a torch model runs, in this precision."""
+        """The network that a torch model runs in this precision."""
         running: Network = getattr(self.ner.engine, "running")  # noqa: B009
         return running
 
     @property
     def paced(self) -> bool:
-        """Whether it must be told how many entities to generate, having random weights."""
+        """Whether random weights must be told how many entities to generate."""
         return self.subject.random and self.ner.settings.method == "autoregressive"
 
     def words_task(
@@ -131,29 +133,29 @@ class Loaded:
         return (paced_task if self.paced else words_task)(self.ner, sentences, options)
 
 
-def had_by(ner: DiffusionNER, options: dict[str, Any]) -> dict[str, Any]:
-    """Of these options those that the model has: a rival has none of denoising."""
+def supported_options(ner: DiffusionNER, options: dict[str, Any]) -> dict[str, Any]:
+    """Drop the options of denoising for a rival."""
     rival = not ner.settings.denoises
     return {name: value for name, value in options.items() if not (rival and name in DENOISING)}
 
 
 def sample_size(loaded: Loaded, sentences: Sequence[Sentence], axes: Axes, seconds: float) -> int:
-    """How many sentences take about so long at the base."""
-    options = had_by(loaded.ner, {"steps": axes.base_steps, "spans": axes.base_spans})
+    """Return the number of sentences that take about so long at the base point."""
+    options = supported_options(loaded.ner, {"steps": axes.base_steps, "spans": axes.base_spans})
     count = 8
     while True:
         chosen = sample.draw(sentences, count)
         run = loaded.words_task(chosen, {**options, "batch_size": axes.base_batch_size})
-        taken = settle(loaded, run)
+        taken = warm_up(loaded, run)
         if taken > seconds / 4 or count > 1_000_000:
             return max(axes.base_batch_size, round(len(chosen) * seconds / taken))
         count *= 4
 
 
-def settle(loaded: Loaded, task: Callable[[], object]) -> float:
-    """Run it until nothing is recorded any more, a few times at most; seconds of the last time."""
+def warm_up(loaded: Loaded, task: Callable[[], object]) -> float:
+    """Run a task until no graphs are recorded any more; return the seconds of the last run."""
     engine, recorded = loaded.ner.engine, -1
-    for _ in range(MOST_UNCOUNTED):
+    for _ in range(MAX_WARM_UP):
         taken = timed(task, loaded.subject.device)
         before, recorded = recorded, getattr(engine, "recordings", 0)
         if recorded == before:
@@ -169,7 +171,7 @@ def measure(
     device: str,
     tell: ProgressCallback,
 ) -> list[Measured]:
-    """All points on the same sentences, in turns."""
+    """Measure all points on the same sentences, in turns."""
     by_name = {(one.subject.name, one.precision): one for one in models}
     tasks = {
         point: _task(point, by_name[point.subject, point.precision], sentences) for point in points
@@ -180,10 +182,10 @@ def measure(
     measured = []
     for point in points:
         speeds = Summary.of([len(sentences) / taken for taken in seconds[point]])
-        yardstick = replace(point, what=ENCODER, steps=None, spans=None)
+        baseline = replace(point, what=ENCODER, steps=None, spans=None)
         share = times = None
         if point.what != ENCODER:
-            share = _ratio(seconds, yardstick, point)
+            share = _ratio(seconds, baseline, point)
         if point.subject != first:
             own = models[0].precision
             times = _ratio(seconds, replace(point, subject=first, precision=own), point)
@@ -194,7 +196,7 @@ def measure(
 
 
 def _ratio(seconds: dict[Point, list[float]], one: Point, other: Point) -> float | None:
-    """How much less the other takes than the one, turn by turn: drift cancels out."""
+    """Return the median ratio of seconds, turn by turn, so that drift cancels out."""
     if one not in seconds:
         return None
     turns = zip(seconds[one], seconds[other], strict=True)
@@ -218,7 +220,7 @@ def _task(point: Point, loaded: Loaded, sentences: Sequence[Sentence]) -> Callab
 def words_task(
     ner: DiffusionNER, sentences: Sequence[Sentence], options: dict[str, Any]
 ) -> Callable[[], object]:
-    """As of a model that has met none of the words yet."""
+    """Return a task that predicts from words, with an empty word cache."""
     words, docs = [s.words for s in sentences], [s.doc for s in sentences]
 
     def run() -> None:
@@ -231,9 +233,9 @@ def words_task(
 def paced_task(
     ner: DiffusionNER, sentences: Sequence[Sentence], options: dict[str, Any]
 ) -> Callable[[], object]:
-    """As many entities are generated of each sentence as it has.
+    """Return a task that generates as many entities as each sentence has.
 
-    Its subwords are known beforehand: a device would not have waited for them.
+    Subwords are computed beforehand: a device would not have waited for them.
     """
     corpus = EncodedCorpus(sentences, ner.subwords, ner.settings.encoder)
     gold = [[(start, end) for start, end, _ in s.entities] for s in sentences]
@@ -252,24 +254,24 @@ def _run_packed(engine: Any, transformer: Any, batches: Sequence[Batch[np.ndarra
 def encoder_task(
     loaded: Loaded, sentences: Sequence[Sentence], batch_size: int
 ) -> Callable[[], object]:
-    """The pretrained transformer alone, as its engine runs it, on the batches of words to entities.
+    """Return a task that runs the pretrained transformer alone, on the batches of `words_task`.
 
-    They are on the device already, where its weights are in bf16: nothing is converted meanwhile.
-    Only an engine without padding still packs and moves them. Of an exported model it is the graph
-    that runs once per sentence, which has the layers above the transformer in it.
+    The batches are on the device already, except for an engine without padding, which packs and
+    moves them. For an exported model the task runs the graph that is run once per sentence, which
+    includes the layers above the transformer.
     """
     batches = _batches(loaded.ner, sentences, batch_size)
     engine = loaded.ner.engine
     if isinstance(engine, OnnxEngine):
         feeds = [encoder_inputs(batch) for batch in batches]
-        # As many at a time as the engine itself runs.
+        # As many in parallel as in the engine itself.
         return lambda: list(engine.workers.map(engine.encoder.run, feeds))
     packed = getattr(engine, "transformer", None)
     if packed is not None:
         return lambda: _run_packed(engine, packed, batches)
     device = torch.device(loaded.subject.device)
     transformer = loaded.network.encoder.transformer
-    # Nothing else of a batch: what lies there counts as memory of inference.
+    # Nothing else of a batch, because it counts as memory of inference.
     moved = [
         transformer_inputs(*to_device([batch.subwords, batch.attention], device))
         for batch in batches
@@ -284,7 +286,7 @@ def encoder_task(
 
 
 class _Recorder:
-    """An engine that keeps the batches it is given and finds nothing in them."""
+    """An engine that collects its batches and finds nothing."""
 
     def __init__(self, engine: Engine) -> None:
         self.labels = engine.labels
@@ -308,7 +310,7 @@ class _Recorder:
 def _batches(
     ner: DiffusionNER, sentences: Sequence[Sentence], batch_size: int
 ) -> list[Batch[np.ndarray]]:
-    """Those of words to entities, in their order."""
+    """Return the batches of `words_task`, in order."""
     recorder = _Recorder(ner.engine)
     noting = DiffusionNER(recorder, ner.subwords, ner.settings, ner.calibration)
     words, docs = [s.words for s in sentences], [s.doc for s in sentences]
@@ -317,17 +319,17 @@ def _batches(
 
 
 def transformer_inputs(subwords: Tensor, attention: Tensor) -> dict[str, Tensor]:
-    """What the sentence encoder gives to the transformer.
+    """Return the inputs of the transformer.
 
-    On a GPU the mask is in its final form: with a 2-D one the host waits in every batch to see
-    whether it masks at all, and the encoder alone would seem slower than it is.
+    On a GPU the mask has its final form. With a 2-D mask the host would wait in every batch to see
+    whether it masks anything, and the encoder alone would seem slower than it is.
     """
     mask = attention.bool()[:, None, None] if attention.is_cuda else attention
     return {"input_ids": subwords, "attention_mask": mask}
 
 
 def latency(subject: Subject, words: Sequence[str], calls: int) -> dict[str, Any]:
-    """Loading, the very first call and then many, each of one short text."""
+    """Measure loading, the first call and many further calls, each with one short text."""
     started = time.perf_counter()
     ner = subject.load()
     synchronise(subject.device)
@@ -335,7 +337,7 @@ def latency(subject: Subject, words: Sequence[str], calls: int) -> dict[str, Any
     text = " ".join(words)
     found: dict[str, Any] = {"subject": subject.name, "words": len(words), "load_s": loading}
     for spans in ("auto", 60) if ner.settings.denoises else ("none",):
-        options = had_by(ner, {"steps": 1, "spans": spans})
+        options = supported_options(ner, {"steps": 1, "spans": spans})
 
         def call(options: dict[str, Any] = options) -> object:
             return ner(text, **options)
@@ -345,7 +347,7 @@ def latency(subject: Subject, words: Sequence[str], calls: int) -> dict[str, Any
             found["first_call_ms"] = 1000 * first
         for _ in range(3):
             once = timed(call, subject.device)
-        # Where a call takes seconds, a hundred of them tell no more than a few.
+        # If a call takes seconds, a few of them are enough.
         count = max(5, min(calls, int(10 / once)))
         taken = [1000 * timed(call, subject.device) for _ in range(count)]
         found[f"spans_{spans}"] = {

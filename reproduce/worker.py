@@ -18,7 +18,7 @@ import torch
 
 from benchmarks import machine, sample
 from benchmarks.subjects import Subject
-from benchmarks.throughput import Loaded, settle
+from benchmarks.throughput import Loaded, warm_up
 from benchmarks.timing import Summary, interleave
 from diffusionner import DiffusionNER, __version__, formats
 from diffusionner.corpus import Sentence, check_labels
@@ -150,7 +150,7 @@ def _enough(
     while True:
         chosen = sample.draw(sentences, count)
         task = loaded.words_task(chosen, options)
-        taken = settle(loaded, task)
+        taken = warm_up(loaded, task)
         if taken >= SECONDS:
             return chosen
         count = round(len(chosen) * min(8.0, 1.3 * SECONDS / taken)) + 1

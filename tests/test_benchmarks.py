@@ -431,16 +431,16 @@ def test_a_slow_plain_network_reads_few_sentences(
     lively_model(encoder_folder, "encoder.context=2").save_pretrained(tmp_path / "model")
     subject = Subject("lively", tmp_path / "model", "cpu")
     sentences = formats.read(EXCERPT)[:40]
-    monkeypatch.setattr(agreement, "PATIENCE", 0.0)
+    monkeypatch.setattr(agreement, "TIME_LIMIT", 0.0)
     expected = agreement.expect(subject, sentences, (1, 3))
     assert [one.steps for one in expected] == [1, 3]
     for one in expected:
-        assert agreement.FEW <= len(one.entities) < 10
+        assert agreement.MIN_SENTENCES <= len(one.entities) < 10
         assert one.sentences == sentences[: len(one.entities) + 2]
         found = agreement.check(subject, "float32", subject.load(), one, batch_size=8)
         assert found.holds
         assert (found.sentences, found.f1) == (len(one.entities), 1.0)
-    monkeypatch.setattr(agreement, "PATIENCE", 1e6)
+    monkeypatch.setattr(agreement, "TIME_LIMIT", 1e6)
     (one,) = agreement.expect(subject, sentences[:12], (1,))
     assert len(one.entities) == 12
 

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from diffusionner.batching import Batch, EncodedCorpus
 from diffusionner.corpus import Sentence, collect_labels
 from diffusionner.diffusion import Candidates, ReverseStart
+from diffusionner.errors import SettingsError
 from diffusionner.inference.decoding import merge_candidates
 from diffusionner.methods import network_class, objective_class
 from diffusionner.model.base import Network
@@ -293,7 +294,7 @@ def test_a_generator_that_never_stops_is_stopped(make, monkeypatch):
             assert spans[-1] == (words - 1, words - 1)
             counts.add(number)
     assert len(counts) > 2
-    monkeypatch.setattr(autoregressive, "MOST", 2)
+    monkeypatch.setattr(autoregressive, "MAX_ENTITIES", 2)
     assert count(network.propose(encoding)) == 2 < max(counts)
 
 
@@ -377,3 +378,19 @@ def test_levels_are_taken_from_the_data(make):
     assert objective.network.levels == 3
     assert make("crf", "options.levels=1")[0].network.levels == 1
     assert objective.inputs(corpus.batch(np.arange(6)), None)[0].shape[1] == 3
+
+
+@pytest.mark.parametrize("method", ["queries", "autoregressive"])
+@pytest.mark.parametrize(
+    "change", ["decoder.layers=0", "decoder.self_attention=false", "decoder.cross_attention=false"]
+)
+def test_a_decoder_without_attention_is_refused(make, method, change):
+    with pytest.raises(SettingsError, match=f"method={method} needs .*{change.partition('=')[0]}"):
+        make(method, change)
+    make("crf", change)  # has no decoder
+
+
+@pytest.mark.parametrize("levels", ["0", "many"])
+def test_invalid_levels_are_refused(make, levels):
+    with pytest.raises(SettingsError, match="options.levels="):
+        make("crf", f"options.levels={levels}")

@@ -1,9 +1,9 @@
-"""Generation: entities one after the other, each as a first word, a last word and a type.
+"""Generation: entities one after another, each as a first word, a last word and a type.
 
-An encoder-decoder with pointers into the sentence. Entities are in the order of their first, then
-of their last words; a pointer that points at no word ends them.
+An encoder-decoder with pointers into the sentence. Entities are ordered by first, then last word.
+A stop symbol instead of a first word ends the sequence.
 
-Shapes: B sentences, M words, N entities, Q places of the sequence, h hidden size, C types.
+Shapes: B sentences, M words, N entities, Q positions of the sequence, h hidden size, C types.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from diffusionner.settings import DecoderSettings, InferenceSettings, Settings
 from diffusionner.training.base import Objective
 from reproduce.rivals.base import Memory, Rival, Rounds, concatenate, perceptron, single_step
 
-MOST = 128  # entities of a sentence
-PER_WORD = 2  # at most: a sentence has many more spans
-ROUND = 4  # entities after which the host asks whether there are more, where rounds are recorded
+MAX_ENTITIES = 128  # of a sentence
+PER_WORD = 2  # maximum number of entities; a sentence has many more spans
+ROUND = 4  # entities of a recorded round, after which the host checks whether there are more
 
 
 class GeneratingNetwork(Rival):
+    has_decoder = True
     type_weights = ("generator.types.", "generator.classifier.3.")
 
     def __init__(self, transformer: Transformer, labels: Sequence[str], settings: Settings) -> None:
@@ -57,8 +58,9 @@ class GeneratingNetwork(Rival):
         start: ReverseStart[Tensor],
         settings: InferenceSettings,
     ) -> Candidates[Tensor]:
-        """Where spans are given it generates as many, whatever it would by itself: with random
-        weights it stops at once, and its speed would be that of no model at all.
+        """Generate candidates; if spans are given, as many as there are spans.
+
+        Random weights would stop at once, and their speed would be meaningless.
         """
         if start.spans is None:
             return super().candidates(encoding, keys, start, settings)
@@ -67,18 +69,18 @@ class GeneratingNetwork(Rival):
 
 @dataclass
 class ReadSentence:
-    """What the generator derives from H_S, once for all places."""
+    """Projections of H_S, computed once for all positions."""
 
     encoding: SentenceEncoding
     keys_values: list[tuple[Tensor, Tensor]]  # per layer, [B, heads, M, h / heads]
-    first: Tensor  # [B, M, h] what the sequence has of a first word
-    last: Tensor  # of a last word
-    left: Tensor  # [B, M, h] what the pointers have of a word
-    right: Tensor
+    first: Tensor  # [B, M, h] input symbols for a first word
+    last: Tensor  # and for a last word
+    left: Tensor  # [B, M, h] words projected for the left pointer
+    right: Tensor  # and for the right pointer
 
 
 class GeneratorLayer(nn.Module):
-    """Attention to the places before, attention to the sentence, a feed-forward layer."""
+    """Attention to earlier positions, attention to the sentence, and a feed-forward layer."""
 
     def __init__(self, size: int, settings: DecoderSettings) -> None:
         super().__init__()
@@ -101,7 +103,7 @@ class GeneratorLayer(nn.Module):
         sentence: tuple[Tensor, Tensor],
         words: Tensor,
     ) -> Tensor:
-        """x [B, Q, h]; before: keys and values of the places, visible [Q, Q] which of them."""
+        """x [B, Q, h]; before: keys and values of positions; visible [Q, Q]: mask of them."""
         attended = self.self_attention(x, before, None if visible is None else visible[None, None])
         x = self.norms[0](x + self.dropout(attended))
         x = self.norms[1](x + self.dropout(self.cross_attention(x, sentence, words)))
@@ -122,8 +124,9 @@ class Generator(nn.Module):
         self.right = BoundaryPointer(size)
         self.stop = nn.Linear(size, 1)
         self.classifier = perceptron(size, types, settings.dropout)
-        self.places: Tensor
-        self.register_buffer("places", sinusoidal_table(3 * MOST + 1, size), persistent=False)
+        self.positions: Tensor
+        table = sinusoidal_table(3 * MAX_ENTITIES + 1, size)
+        self.register_buffer("positions", table, persistent=False)
 
     def read(self, encoding: SentenceEncoding) -> ReadSentence:
         states = encoding.states
@@ -137,9 +140,9 @@ class Generator(nn.Module):
         )
 
     def forward(self, sentence: ReadSentence, gold: Tensor, kinds: Tensor) -> Tensor:
-        """Hidden states [B, 3 N + 1, h] behind the beginning and each symbol of the entities.
+        """Return the hidden states [B, 3 N + 1, h] after the start and each symbol of the entities.
 
-        gold: [B, N, 2], kinds: [B, N]; each place sees those before.
+        gold: [B, N, 2], kinds: [B, N]. Each position sees the earlier ones.
         """
         batch, count = kinds.shape
         first = sentence.first.take_along_dim(gold[..., :1], 1)
@@ -147,22 +150,24 @@ class Generator(nn.Module):
         types = self.types(kinds).to(first.dtype)
         symbols = torch.stack([first, last, types], 2).view(batch, 3 * count, -1)
         begin = self.begin.to(first.dtype).expand(batch, 1, -1)
-        x = torch.cat([begin, symbols], 1) + self.places[: 3 * count + 1].to(first.dtype)
-        places = x.shape[1]
-        visible = torch.ones(places, places, dtype=torch.bool, device=x.device).tril()
+        x = torch.cat([begin, symbols], 1) + self.positions[: 3 * count + 1].to(first.dtype)
+        length = x.shape[1]
+        visible = torch.ones(length, length, dtype=torch.bool, device=x.device).tril()
         for layer, of_sentence in zip(self.all_layers(), sentence.keys_values, strict=True):
             before = layer.self_attention.keys_values(x)
             x = layer(x, before, visible, of_sentence, sentence.encoding.mask)
         return x
 
     def left_scores(self, hidden: Tensor, least: Tensor, sentence: ReadSentence) -> Tensor:
-        """hidden [B, Q, h], least [B, Q] → [B, Q, M + 1]: each word as the first of the next
-        entity, and that there is none."""
+        """Score each word as the first of the next entity, and the stop symbol.
+
+        hidden [B, Q, h], least [B, Q] → [B, Q, M + 1]; words before `least` are impossible.
+        """
         scores = self._point(self.left, sentence.left, hidden, least, sentence)
         return torch.cat([scores, self.stop(hidden).float()], -1)
 
     def right_scores(self, hidden: Tensor, least: Tensor, sentence: ReadSentence) -> Tensor:
-        """The same for its last word, [B, Q, M]."""
+        """Score each word as the last of the entity, [B, Q, M]."""
         return self._point(self.right, sentence.right, hidden, least, sentence)
 
     def _point(
@@ -180,9 +185,9 @@ class Generator(nn.Module):
     def generate(
         self, encoding: SentenceEncoding, counts: Tensor | None = None
     ) -> Candidates[Tensor]:
-        """Greedily, candidates [B, K, 5]; K is what the sentence with most entities has.
+        """Generate greedily; K is the largest number of entities of a sentence.
 
-        counts: [B] how many, instead of what is likeliest.
+        counts: [B] number of entities to generate, instead of stopping when that is most likely.
         """
         generation = Generation.begin(self, encoding, counts)
         found = []
@@ -202,20 +207,20 @@ class Generator(nn.Module):
 
 @dataclass
 class Generation:
-    """A batch in which so many entities have been generated.
+    """State of a batch after some entities.
 
-    No span twice: one that is repeated would be for ever, and the whole batch would wait. What
-    changes stays where it is, so that a round can be recorded.
+    No span is generated twice: a repeated one would be repeated forever, and the whole batch would
+    wait. The state is changed in place, so that a round can be recorded.
     """
 
     generator: Generator
     sentence: ReadSentence
-    counts: Tensor | None  # [B] entities to be generated; below 0, as without: what is likeliest
-    cache: Tensor  # [layers, 2, B, heads, places, h / heads] keys and values
-    symbol: Tensor  # [B, 1, h] the last one
-    left: Tensor  # [B, 1] of the last entity
+    counts: Tensor | None  # [B] entities to generate; negative, or None: until stop is most likely
+    cache: Tensor  # [layers, 2, B, heads, positions, h / heads] keys and values
+    symbol: Tensor  # [B, 1, h] last symbol
+    left: Tensor  # [B, 1] boundaries of the last entity
     right: Tensor
-    alive: Tensor  # [B] whether there may be one more
+    alive: Tensor  # [B] false once the sequence has ended
 
     @classmethod
     def begin(
@@ -225,17 +230,17 @@ class Generation:
         counts: Tensor | None,
         memory: Memory | None = None,
     ) -> Generation:
-        """memory: for what is cached; None to allocate it."""
+        """Start a batch; memory: allocates the cache."""
         sentence, lengths = generator.read(encoding), encoding.lengths
         memory = memory or sentence.first.new_empty
         (batch, words, size), heads = sentence.first.shape, generator.heads
-        places = 3 * min(MOST, PER_WORD * words)
+        positions = 3 * min(MAX_ENTITIES, PER_WORD * words)
         left = torch.zeros_like(lengths)[:, None]
         return cls(
             generator,
             sentence,
             counts,
-            memory(len(generator.layers), 2, batch, heads, places, size // heads),
+            memory(len(generator.layers), 2, batch, heads, positions, size // heads),
             generator.begin.to(sentence.first.dtype).repeat(batch, 1, 1),
             left,
             left - 1,
@@ -244,7 +249,7 @@ class Generation:
 
     @property
     def entities(self) -> int:
-        """At most."""
+        """Maximum number of entities."""
         return self.cache.shape[4] // 3
 
     @property
@@ -252,7 +257,7 @@ class Generation:
         return -(-self.entities // ROUND)
 
     def __call__(self, number: int) -> Candidates[Tensor]:
-        """The candidates of a round, [B, ROUND, 5]"""
+        """Return the candidates of a round."""
         entities = range(number * ROUND, min(self.entities, (number + 1) * ROUND))
         return concatenate([self.rest(one, *self.first_word(one)) for one in entities])
 
@@ -260,9 +265,9 @@ class Generation:
         return bool(self.alive.any())
 
     def first_word(self, number: int) -> tuple[Tensor, Tensor]:
-        """Of the next entity: how likely, and which, [B, 1]"""
+        """Return probability and index of the first word of the next entity, [B, 1]."""
         lengths, words = self.sentence.encoding.lengths, self.sentence.first.shape[1]
-        longest = self.right == lengths[:, None] - 1  # of those with the first word before
+        longest = self.right == lengths[:, None] - 1  # no other span has this first word
         hidden = self._step(self.symbol, 3 * number)
         scores = self.generator.left_scores(hidden, self.left + longest, self.sentence)
         likely, start = scores.softmax(-1).max(-1)
@@ -273,7 +278,7 @@ class Generation:
         return likely, start.clamp(max=words - 1)
 
     def rest(self, number: int, p_left: Tensor, start: Tensor) -> Candidates[Tensor]:
-        """The candidate [B, 1, 5] that has this first word."""
+        """Return the candidate with this first word."""
         generator, sentence = self.generator, self.sentence
         least = least_right(start, self.left, self.right + 1)
         hidden = self._step(sentence.first.take_along_dim(start[..., None], 1), 3 * number + 1)
@@ -283,27 +288,27 @@ class Generation:
         self.symbol.copy_(generator.types(kind))
         self.left.copy_(start)
         self.right.copy_(right)
-        # A copy: recorded rounds go on changing it.
+        # A copy, since later rounds change it.
         alive = self.alive[:, None].clone()
         return single_step(start, right, kind, p_left + p_right + p_type, alive)
 
-    def _step(self, symbol: Tensor, place: int) -> Tensor:
-        """The hidden state behind one more symbol, [B, 1, h] → [B, 1, h]"""
-        x = symbol + self.generator.places[place].to(symbol.dtype)
+    def _step(self, symbol: Tensor, position: int) -> Tensor:
+        """Return the hidden state after one more symbol, [B, 1, h] → [B, 1, h]."""
+        x = symbol + self.generator.positions[position].to(symbol.dtype)
         layers = self.generator.all_layers()
         for layer, own, of_sentence in zip(
             layers, self.cache, self.sentence.keys_values, strict=True
         ):
-            for room, new in zip(own, layer.self_attention.keys_values(x), strict=True):
-                room[:, :, place] = new[:, :, 0]
-            before = own[0, :, :, : place + 1], own[1, :, :, : place + 1]
+            for cached, new in zip(own, layer.self_attention.keys_values(x), strict=True):
+                cached[:, :, position] = new[:, :, 0]
+            before = own[0, :, :, : position + 1], own[1, :, :, : position + 1]
             x = layer(x, before, None, of_sentence, self.sentence.encoding.mask)
         return x
 
 
 @dataclass
 class Generated:
-    """Scores of every symbol, given those before it."""
+    """Scores of every symbol, given the earlier ones."""
 
     left: Tensor  # [B, N + 1, M + 1]
     right: Tensor  # [B, N, M]
@@ -316,7 +321,7 @@ class GeneratingObjective(Objective[Generated]):
     network: GeneratingNetwork
 
     def denominator(self, counts: np.ndarray) -> int:
-        """Symbols."""
+        """Return the number of symbols."""
         return int(3 * counts.sum() + len(counts))
 
     def inputs(self, batch: Batch[np.ndarray], keys: np.ndarray) -> list[np.ndarray]:
@@ -329,7 +334,7 @@ class GeneratingObjective(Objective[Generated]):
         sentence = generator.read(encoding)
         hidden = generator(sentence, gold, kinds.clamp(min=0))
         left, right = gold.unbind(-1)
-        before = F.pad(left, (1, 0))  # [B, N + 1] of the entity before
+        before = F.pad(left, (1, 0))  # [B, N + 1] first word of the previous entity
         least = least_right(left, before[:, :-1], F.pad(right, (1, -1)))
         return Generated(
             generator.left_scores(hidden[:, 0::3], before, sentence),
@@ -340,7 +345,7 @@ class GeneratingObjective(Objective[Generated]):
         )
 
     def loss(self, predicted: Generated, batch: Batch[Tensor], assigned: Tensor) -> Tensor:
-        """Cross-entropy of every symbol, the end included."""
+        """Return the cross-entropy of all symbols, including the stop symbol."""
         known = predicted.kinds >= 0  # [B, N]
         number = torch.arange(known.shape[1] + 1, device=known.device)
         is_end = number == (batch.gold_types >= 0).sum(1, keepdim=True)  # [B, N + 1]
@@ -354,21 +359,21 @@ class GeneratingObjective(Objective[Generated]):
 
 
 def cross_entropy(scores: Tensor, targets: Tensor, counts: Tensor) -> Tensor:
-    """scores [B, Q, X], targets [B, Q]; summed where `counts` [B, Q] is true."""
+    """Sum over scores [B, Q, X] and targets [B, Q] where `counts` [B, Q] is true."""
     likelihood = scores.log_softmax(-1).gather(-1, targets[..., None])[..., 0]
     return -torch.where(counts, likelihood, 0.0).sum()
 
 
 def least_right(left: Tensor, left_before: Tensor, right_before: Tensor) -> Tensor:
-    """The first word that can be the last one, where entities are in order."""
+    """Return the first word that can end an entity, given the order of entities."""
     same = left == left_before
     return torch.where(same, torch.maximum(left, right_before), left)
 
 
 def in_order(gold: np.ndarray, kinds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Entities by first, then last word and type, padding last; no more than there are places."""
+    """Sort entities by first word, last word and type, padding last; keep at most MAX_ENTITIES."""
     left, right = gold[..., 0], gold[..., 1]
     words, types = int(right.max(initial=0)) + 1, int(kinds.max(initial=0)) + 1
     key = np.where(kinds < 0, words * words * types, (left * words + right) * types + kinds)
-    order = np.argsort(key, axis=1, kind="stable")[:, :MOST]
+    order = np.argsort(key, axis=1, kind="stable")[:, :MAX_ENTITIES]
     return np.take_along_axis(gold, order[..., None], 1), np.take_along_axis(kinds, order, 1)

@@ -1,4 +1,4 @@
-"""What the rivals share: one pass from H_S to candidates."""
+"""Base class of the rivals: one pass from H_S to candidates."""
 
 from __future__ import annotations
 
@@ -13,34 +13,42 @@ from torch import Tensor, nn
 
 from diffusionner.corpus import Sentence
 from diffusionner.diffusion import Candidates, ReverseStart
+from diffusionner.errors import SettingsError
 from diffusionner.model.base import Network
 from diffusionner.model.encoder import SentenceEncoding
 from diffusionner.settings import InferenceSettings, Settings
 
 EVEN = 1.5  # three times a probability of one half
-Memory = Callable[..., Tensor]  # of a shape, for what it does not matter how it begins
+Memory = Callable[..., Tensor]  # returns an uninitialized tensor of a shape
 
 
 class Rounds(Protocol):
-    """How candidates are found, each round without the host: so each can be recorded."""
+    """Rounds that find candidates. None of them waits for the host, so each can be recorded."""
 
     @property
     def most(self) -> int:
-        """Rounds."""
+        """Maximum number of rounds."""
 
     def __call__(self, number: int) -> Candidates[Tensor]:
         """Return the candidates of a round."""
 
     def more(self) -> bool:
-        """Whether the next round may find any; waits for the device."""
+        """Return whether the next round may find any; waits for the device."""
 
 
 class Rival(Network):
-    # Least total where dev chooses none; None: that of the paper, for three probabilities.
+    # Minimum summed probability if none is tuned on dev; None: the paper's.
     phi: ClassVar[float | None] = None
+    has_decoder: ClassVar[bool] = False  # uses the settings of the entity decoder
 
     @classmethod
     def resolve_settings(cls, settings: Settings, sentences: Sequence[Sentence]) -> Settings:
+        for name in ("layers", "self_attention", "cross_attention") if cls.has_decoder else ():
+            if not getattr(settings.decoder, name):
+                raise SettingsError(
+                    f"method={settings.method} needs a decoder that attends to the sentence and to "
+                    f"its other entities; remove decoder.{name}"
+                )
         inference = settings.inference
         if inference.phi is None and inference.threshold is None:
             inference = replace(inference, phi=cls.phi)
@@ -51,7 +59,10 @@ class Rival(Network):
         """Return candidates in one pass."""
 
     def rounds(self, encoding: SentenceEncoding, counts: Tensor, memory: Memory) -> Rounds:
-        """The same in rounds; counts: [B] how many entities to find, where a method can be told."""
+        """Find the same candidates in rounds.
+
+        counts: [B] number of entities to find; methods that cannot use it ignore it.
+        """
         return OneRound(self, encoding)
 
     @torch.inference_mode()
@@ -96,7 +107,7 @@ def concatenate(parts: Sequence[Candidates[Tensor]]) -> Candidates[Tensor]:
 
 
 def perceptron(size: int, out: int, dropout: float) -> nn.Sequential:
-    """As the classifier of the main method's decoder."""
+    """Return a classifier like that of the entity decoder."""
     return nn.Sequential(
         nn.Linear(size, size), nn.GELU(), nn.Dropout(dropout), nn.Linear(size, out)
     )

@@ -1,4 +1,4 @@
-"""Span classification: every pair of a first and a last word gets a type or none (Yu et al., 2020).
+"""Span classification: a type, or none, for every pair of first and last word (Yu et al., 2020).
 
 Shapes: B sentences, M words, C types.
 """
@@ -20,8 +20,8 @@ from diffusionner.training.base import Objective
 from diffusionner.training.classification import classification_loss
 from reproduce.rivals.base import EVEN, Rival, single_step
 
-LEAST = 0.1  # probability of a candidate
-PER_WORD = 2  # candidates, at most
+MIN_PROBABILITY = 0.1  # of a candidate
+PER_WORD = 2  # maximum number of candidates
 
 
 class BiaffineNetwork(Rival):
@@ -35,28 +35,30 @@ class BiaffineNetwork(Rival):
         )
 
     def propose(self, encoding: SentenceEncoding) -> Candidates[Tensor]:
-        """The likeliest spans with their likeliest type, some for each word."""
+        """Return the most likely spans with their most likely types."""
         probabilities = self.biaffine(encoding.states).softmax(-1)
         best, kinds = probabilities[..., :-1].max(-1)  # [B, M, M]
         best = best.masked_fill(~valid_spans(encoding.mask), -1.0)
         words = best.shape[1]
         count = min(PER_WORD * words, words * words)
         found, cells = best.flatten(1).topk(count)  # [B, K]
-        # What a sentence may have depends on its own length, not on its batch.
+        # The limit depends on the length of the sentence, not on its batch.
         own = torch.arange(count, device=found.device) < PER_WORD * encoding.lengths[:, None]
         kind = kinds.flatten(1).gather(1, cells)
-        return single_step(cells // words, cells % words, kind, 3 * found, own & (found >= LEAST))
+        return single_step(
+            cells // words, cells % words, kind, 3 * found, own & (found >= MIN_PROBABILITY)
+        )
 
 
 class BiaffineObjective(Objective[Tensor]):
     network: BiaffineNetwork
 
     def denominator(self, counts: np.ndarray) -> int:
-        """Entities: spans without one are many, but soon cost next to nothing."""
+        """Return the number of entities: the many other spans soon have almost no loss."""
         return max(1, int(counts.sum()))
 
     def predict(self, batch: Batch[Tensor], *inputs: Tensor) -> Tensor:
-        """Scores [B, M, M, C + 1]."""
+        """Return scores [B, M, M, C + 1]."""
         encoding = self.network.encode(batch, self.freeze_encoder)
         scores: Tensor = self.network.biaffine(encoding.states)
         return scores

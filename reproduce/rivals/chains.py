@@ -1,7 +1,7 @@
-"""Linear-chain conditional random fields, many at once: sums over tag sequences and the best one.
+"""Linear-chain conditional random fields in parallel: sums over tag sequences and the best one.
 
-Shapes: B sentences, L chains each, M words, C types, T tags. Loops are over words only. What lies
-behind the end of a sentence changes nothing.
+Shapes: B sentences, L chains each, M words, C types, T tags. Loops are over words only. Padding
+changes no result.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from diffusionner.model.initializer import IMPOSSIBLE
 from torch import Tensor, nn
 
+from diffusionner.model.initializer import IMPOSSIBLE
 from reproduce.rivals.tags import BEGIN, END, INSIDE, OUTSIDE, PARTS, SINGLE, followers
 
 
 class Chains(nn.Module):
-    """Scores of tags that follow each other, of first and of last tags."""
+    """Scores of transitions between tags, and of first and last tags."""
 
     def __init__(self, levels: int, types: int) -> None:
         super().__init__()
@@ -28,8 +28,8 @@ class Chains(nn.Module):
         self.register_buffer("allowed", torch.from_numpy(followers(types)), persistent=False)
 
     def scores(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Of transitions [L, T, T], of the first [L, T] and the last tag [L, T]."""
-        # A sentence may begin as it may go on, and end as it may stop, outside of an entity.
+        """Return the scores of transitions [L, T, T], first tags [L, T] and last tags [L, T]."""
+        # The tags before the first and after the last word count as OUTSIDE.
         begins, stops = self.allowed[OUTSIDE], self.allowed[:, OUTSIDE]
         return (
             self.transitions.float().masked_fill(~self.allowed, IMPOSSIBLE),
@@ -38,7 +38,7 @@ class Chains(nn.Module):
         )
 
     def log_sums(self, emissions: Tensor, mask: Tensor) -> Tensor:
-        """log Σ exp(score) over all tag sequences, [B, L]: the forward algorithm.
+        """Return log Σ exp(score) over all tag sequences, [B, L], by the forward algorithm.
 
         emissions: [B, L, M, T]; mask: [B, M] true for words.
         """
@@ -46,10 +46,10 @@ class Chains(nn.Module):
         return (_sums(emissions, mask, transitions, first)[-1] + last).logsumexp(-1)
 
     def sums_around(self, emissions: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Log sums over the tags before and behind each word, by its own tag, and over all.
+        """Return the log sums over the tags before and after each word, by its tag, and over all.
 
-        [B, L, M, T] the word's own score included, [B, L, M, T] and [B, L, 1]. Backward is forward
-        over sentences that are turned round, so that one loop does both.
+        Shapes: [B, L, M, T] including the word's own score, [B, L, M, T] and [B, L, 1]. The
+        backward pass is a forward pass over reversed sentences, so that one loop does both.
         """
         transitions, first, last = self.scores()
         place = torch.arange(mask.shape[1], device=mask.device)
@@ -67,12 +67,12 @@ class Chains(nn.Module):
         return ahead, behind.gather(2, turned) - emissions, total
 
     def best(self, emissions: Tensor, mask: Tensor) -> Tensor:
-        """The tags of the best sequences [B, L, M]: Viterbi."""
+        """Return the tags of the best sequences [B, L, M], by the Viterbi algorithm."""
         transitions, first, last = self.scores()
         words, real = emissions.unbind(2), mask.unbind(1)
         score = first + words[0]
         same = torch.arange(self.tags, device=score.device).expand_as(score)
-        before: list[Tensor] = []  # for each word but the first, the tag before by its own tag
+        before: list[Tensor] = []  # best previous tag of each tag, for each word but the first
         for word, is_word in zip(words[1:], real[1:], strict=True):
             joined, pointer = (score[..., None] + transitions).max(-2)
             is_word = is_word[:, None, None]
@@ -86,17 +86,17 @@ class Chains(nn.Module):
     def probability(
         self, emissions: Tensor, mask: Tensor, left: Tensor, right: Tensor, kind: Tensor
     ) -> Tensor:
-        """How likely sequences are that have the tags of an entity at these words.
+        """Return the probability of all sequences with an entity at these words.
 
-        left, right, kind: [B, L, Q] → [B, L, Q]. All that lies within the entity is fixed, so that
-        is a product of the sums before it, its own score and the sums behind it.
+        left, right, kind: [B, L, Q] → [B, L, Q]. The tags of the entity are fixed, so this is a
+        product of the sum before it, its own score and the sum after it.
         """
         transitions = self.scores()[0]
         ahead, behind, total = self.sums_around(emissions, mask)
         inside = emissions[..., 1 + INSIDE :: PARTS].cumsum(2)  # [B, L, M, C]
 
         def moves(a: int, b: int) -> Tensor:
-            """Of the transition between two parts of the entity."""
+            """Return the score of a transition between two parts of the entity."""
             by_kind = transitions[:, 1 + a :: PARTS, 1 + b :: PARTS].diagonal(dim1=1, dim2=2)
             return by_kind.expand(len(kind), -1, -1).gather(2, kind)
 
@@ -117,9 +117,9 @@ class Chains(nn.Module):
 
 
 def _sums(emissions: Tensor, mask: Tensor, transitions: Tensor, first: Tensor) -> list[Tensor]:
-    """At each word, log sums over the tags up to it, by its own tag: [..., B, L, T].
+    """Return the log sums over the tags up to each word, by its tag: [..., B, L, T] per word.
 
-    emissions: [..., B, L, M, T]. Behind the end they stay as they were at the last word.
+    emissions: [..., B, L, M, T]. After the end of a sentence they stay those of its last word.
     """
     words, real = emissions.unbind(-2), mask.unbind(1)
     found = [first + words[0]]
@@ -130,7 +130,7 @@ def _sums(emissions: Tensor, mask: Tensor, transitions: Tensor, first: Tensor) -
 
 
 def at(scores: Tensor, word: Tensor, column: Tensor) -> Tensor:
-    """scores [B, L, M, X] at words and columns [B, L, Q] → [B, L, Q]"""
+    """Select scores [B, L, M, X] at words and columns [B, L, Q] → [B, L, Q]."""
     return scores.flatten(2).gather(2, word * scores.shape[-1] + column)
 
 

@@ -1,7 +1,7 @@
-"""Tagging: linear chains of BIOES tags, one for each level of nesting.
+"""Tagging: linear-chain CRFs over BIOES tags, one for each level of nesting.
 
-Level 0 has the outermost entities, level 1 those directly inside of them, and so on; a flat corpus
-has one level, the ordinary CRF. All chains of a batch run at once, word by word.
+Level 0 has the outermost entities, level 1 those directly inside them, and so on. A flat corpus has
+one level, an ordinary CRF. All chains of a batch run in parallel, word by word.
 
 Shapes: B sentences, L levels, M words, C types, T = 4 C + 1 tags.
 """
@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from diffusionner.batching import Batch
 from diffusionner.corpus import Sentence
 from diffusionner.diffusion import Candidates
+from diffusionner.errors import SettingsError
 from diffusionner.model.encoder import SentenceEncoding, Transformer
 from diffusionner.model.initializer import IMPOSSIBLE
 from diffusionner.settings import Settings
@@ -27,7 +28,7 @@ from reproduce.rivals.base import EVEN, Rival, perceptron, single_step
 from reproduce.rivals.chains import Chains
 from reproduce.rivals.tags import BEGIN, END, OUTSIDE, PARTS, SINGLE, deepest, tags_of
 
-MOST_LEVELS = 4  # that are taken from the data
+MAX_LEVELS = 4  # if the number follows from the data
 
 
 class TaggingNetwork(Rival):
@@ -44,11 +45,11 @@ class TaggingNetwork(Rival):
 
     @classmethod
     def resolve_settings(cls, settings: Settings, sentences: Sequence[Sentence]) -> Settings:
-        """As many levels as the data has."""
+        """Set `options.levels` to the nesting depth of the data, unless it is given."""
         settings = super().resolve_settings(settings, sentences)
-        if "levels" in settings.options:
-            return settings
-        levels = min(MOST_LEVELS, deepest(sentences))
+        levels = settings.options.get("levels", min(MAX_LEVELS, deepest(sentences)))
+        if not isinstance(levels, int) or levels < 1:
+            raise SettingsError(f"options.levels={levels!r} must be a positive number")
         return replace(settings, options={**settings.options, "levels": levels})
 
     def emit(self, states: Tensor) -> Tensor:
@@ -58,7 +59,7 @@ class TaggingNetwork(Rival):
         return scores.view(batch, words, self.levels, -1).transpose(1, 2)
 
     def propose(self, encoding: SentenceEncoding) -> Candidates[Tensor]:
-        """The entities of the best tags, each at the word where it ends."""
+        """Return the entities of the best tags, each at the position of its last word."""
         emissions, mask = self.emit(encoding.states), encoding.mask
         tags = self.chains.best(emissions, mask)  # [B, L, M]
         kind = (tags - 1).div(PARTS, rounding_mode="floor").clamp(min=0)
@@ -74,7 +75,7 @@ class TaggingNetwork(Rival):
 
 @dataclass
 class Tagged:
-    """What is scored in a step of training."""
+    """Scores and gold tags of a training step."""
 
     emissions: Tensor  # [B, L, M, T]
     mask: Tensor  # [B, M] true for words
@@ -85,7 +86,7 @@ class TaggingObjective(Objective[Tagged]):
     network: TaggingNetwork
 
     def denominator(self, counts: np.ndarray) -> int:
-        """Sentences."""
+        """Return the number of sentences."""
         return len(counts)
 
     def inputs(self, batch: Batch[np.ndarray], keys: np.ndarray) -> list[np.ndarray]:
@@ -96,13 +97,13 @@ class TaggingObjective(Objective[Tagged]):
         return Tagged(self.network.emit(encoding.states), encoding.mask, *inputs)
 
     def loss(self, predicted: Tagged, batch: Batch[Tensor], assigned: Tensor) -> Tensor:
-        """Minus the log-likelihood of the chains whose tags are right, of all chains."""
+        """Return the negative log-likelihood of the gold tags."""
         emissions, gold = predicted.emissions, predicted.gold
-        # A word outside of entities may be in one of a type that nobody marked.
-        unmarked = ~batch.annotated_types[..., None].expand(-1, -1, PARTS).flatten(1)
-        unmarked = F.pad(unmarked, (1, 0))  # [B, T]
+        # A word outside of entities may belong to one of a type that is not annotated.
+        unannotated = ~batch.annotated_types[..., None].expand(-1, -1, PARTS).flatten(1)
+        unannotated = F.pad(unannotated, (1, 0))  # [B, T]
         right = F.one_hot(gold, emissions.shape[-1]).bool()
-        right = right | ((gold == OUTSIDE)[..., None] & unmarked[:, None, None])
+        right = right | ((gold == OUTSIDE)[..., None] & unannotated[:, None, None])
         both = torch.cat([emissions, emissions.masked_fill(~right, IMPOSSIBLE)])
         sums = self.network.chains.log_sums(both, predicted.mask.repeat(2, 1))  # [2 B, L]
         of_all, of_right = sums.chunk(2)

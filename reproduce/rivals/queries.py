@@ -1,7 +1,7 @@
-"""Set prediction with learned queries: the main method's decoder without noise, steps or timesteps.
+"""Set prediction with learned queries: the entity decoder without noise, steps or timesteps.
 
-K learned vectors stand in the place of the noisy spans. All else is the same, the matching too:
-what differs in the result is what diffusion gives.
+K learned vectors replace the noisy spans. Everything else, including the matching, is the same, so
+that the difference in results is what diffusion contributes.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ class QueryDecoder(EntityDecoder):
         """Predict boundaries and types of all queries."""
         sentence, batch = self.prepare(encoding), len(encoding.lengths)
         hidden = self.queries.to(encoding.states.dtype).expand(batch, 1, -1, -1)
-        spans = encoding.lengths.new_zeros(batch, 1, len(self.queries), 2)  # there are none
+        spans = encoding.lengths.new_zeros(batch, 1, len(self.queries), 2)  # unused
         return self.predict(sentence, self.encode_spans(sentence, hidden, None), spans)
 
 
 class QueryNetwork(Rival):
+    has_decoder = True
     type_weights = ("decoder.classifier.3.",)
 
     def __init__(self, transformer: Transformer, labels: Sequence[str], settings: Settings) -> None:

@@ -1,4 +1,4 @@
-"""Rivals as CUDA graphs, as `inference.graphs` has it for the main method.
+"""Rivals as CUDA graphs, like `inference.gpu.decoding` for the main method.
 
 Shapes: B sentences, M words, K candidates.
 """
@@ -32,23 +32,22 @@ from reproduce.rivals.base import Rival, Rounds, concatenate
 
 @dataclass
 class _Recording:
-    """A rival over fixed memory."""
+    """CUDA graphs of a rival for one shape."""
 
     states: Tensor  # [B, M, h]
-    inputs: Tensor  # lengths and counts, one behind the other
+    inputs: Tensor  # lengths and counts, concatenated
     begin: Replay
     rounds: Rounds
-    needed: int = 1  # rounds, by any batch so far
-    recorded: list[tuple[Candidates[Tensor], Replay]] = field(
-        default_factory=list
-    )  # the first of them
+    needed: int = 1  # maximum rounds of any batch so far
+    # The first rounds, with the memory of their candidates.
+    recorded: list[tuple[Candidates[Tensor], Replay]] = field(default_factory=list)
 
 
 class RecordedRival:
-    """What a rival finds; rounds that no batch has needed before run without a recording."""
+    """Runs a rival from CUDA graphs; rounds that no batch has needed yet run without."""
 
     def __init__(self, network: Rival, record: Recorder, seen: Counter[Shape]) -> None:
-        """seen: as `Recordings` has it."""
+        """seen: see `Recordings`."""
         self.network = network
         self.record = record
         self.recordings: Recordings[_Recording] = Recordings(seen)
@@ -57,7 +56,7 @@ class RecordedRival:
 
     @property
     def count(self) -> int:
-        """With those of rounds, which may come later."""
+        """Number of recordings, including those of rounds."""
         return sum(1 + len(one.recorded) for one in self.recordings.recorded.values())
 
     def candidates(
@@ -67,8 +66,9 @@ class RecordedRival:
         start: ReverseStart[np.ndarray],
         settings: InferenceSettings,
     ) -> Candidates[Tensor] | None:
-        """[B, 1, K, 5]; None where the shape is new. Where spans are given, as many are found, by
-        what can be told so.
+        """Return the candidates; None if the shape is new.
+
+        If the start has spans, a method that can be told finds as many entities.
         """
         sentences, words = batch.first.shape
         shape = (padded_count(sentences), round_up(words, WORDS))
@@ -82,7 +82,7 @@ class RecordedRival:
         lengths[:sentences] = batch.lengths
         if start.spans is not None:
             counts[:sentences] = start.slots.sum(1)
-        # What is padding keeps what was there before: numbers, which nothing looks at.
+        # Padding keeps earlier values, which are never read.
         recording.states[:sentences, :words].copy_(encoding.states)
         recording.inputs.copy_(pack(values, recording.states.device), non_blocking=True)
         return self._run(recording).map(lambda array: array[:sentences])
@@ -119,5 +119,5 @@ class RecordedRival:
 
 
 def _blank(sentences: int) -> list[np.ndarray]:
-    """Lengths and counts of sentences that are none: of one word, and of as many as there are."""
+    """Return the lengths and counts of padding: one word, any number of entities."""
     return [np.ones(sentences, dtype=np.int64), np.full(sentences, -1, dtype=np.int64)]

@@ -1,4 +1,4 @@
-"""BIOES tags of nested entities, on the host."""
+"""BIOES tags of nested entities."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ PARTS = 4  # a tag is 1 + PARTS · type + part
 
 
 def followers(types: int) -> np.ndarray:
-    """[T, T] which tag may follow which; what may follow OUTSIDE may also begin a sentence."""
+    """Return [T, T], true where a tag may follow another.
+
+    Tags that may follow OUTSIDE may also begin a sentence.
+    """
     index = np.arange(PARTS * types + 1)
     kind, part = np.divmod(index - 1, PARTS)
     open_after = (index != OUTSIDE) & ((part == BEGIN) | (part == INSIDE))
@@ -26,10 +29,10 @@ def followers(types: int) -> np.ndarray:
 
 
 def nesting(gold: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """The level of each entity [B, N]: one below the deepest of the wider ones that it touches.
+    """Return the level of each entity [B, N]: one below the deepest wider one that it overlaps.
 
     gold: [B, N, 2] first and last word; known: [B, N] false for padding. Entities of a level are
-    disjoint. Where none cross, an entity's level is how many it lies in.
+    disjoint. If none cross, the level of an entity is the number of entities around it.
     """
     width = np.where(known, gold[..., 1] - gold[..., 0], -1)
     order = np.argsort(-width, axis=1, kind="stable")  # [B, N] widest first, padding last
@@ -44,7 +47,7 @@ def nesting(gold: np.ndarray, known: np.ndarray) -> np.ndarray:
 
 
 def tags_of(batch: Batch[np.ndarray], levels: int) -> np.ndarray:
-    """[B, L, M]; what is nested deeper is left out."""
+    """Return the tags [B, L, M]; entities nested deeper are left out."""
     known = batch.gold_types >= 0
     level = nesting(batch.gold, known)
     word = np.arange(batch.first.shape[1])
@@ -61,7 +64,7 @@ def tags_of(batch: Batch[np.ndarray], levels: int) -> np.ndarray:
 
 
 def deepest(sentences: Sequence[Sentence]) -> int:
-    """The number of levels that hold all entities of the sentences, at least 1."""
+    """Return the number of levels that hold all entities of the sentences, at least 1."""
     most = max((len(s.entities) for s in sentences), default=0)
     gold = np.zeros((len(sentences), max(1, most), 2), dtype=np.int64)
     known = np.zeros(gold.shape[:2], dtype=bool)
