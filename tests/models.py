@@ -38,7 +38,7 @@ def lively_settings(encoder_folder: Path, *changes: str) -> Settings:
 
 
 def lively_model(encoder_folder: Path, *changes: str) -> DiffusionNER:
-    """Return a random model that predicts an entity for every span, with clear-cut boundaries."""
+    """A model whose spans are all entities, at boundaries that rounding does not change."""
     settings = lively_settings(encoder_folder, *changes)
     torch.manual_seed(0)
     transformer = load_encoder(settings.encoder.name)
@@ -47,7 +47,7 @@ def lively_model(encoder_folder: Path, *changes: str) -> DiffusionNER:
     sharpened = [layer.norms[-1] for layer in decoder.layers]
     if settings.decoder.span_pooling == "endpoints":
         sharpened += [decoder.first, decoder.last, decoder.join]
-    with torch.no_grad():  # untrained, all spans would end up at the same boundaries
+    with torch.no_grad():  # as they are, all spans would end up at the same two boundaries
         for parameter in network.encoder.lstm.parameters() if network.encoder.lstm else ():
             parameter *= 3
         for layer in sharpened:
@@ -66,7 +66,7 @@ def lively_model(encoder_folder: Path, *changes: str) -> DiffusionNER:
 
 @torch.no_grad()
 def lively_generator(generator: Generator, seed: int) -> None:
-    """Make each generated entity depend strongly on the previous one."""
+    """What was generated last decides what comes next."""
     torch.manual_seed(seed)
     generator.types.weight.normal_(std=4)
     generator.classifier[-1].weight.normal_(std=20)
@@ -77,7 +77,7 @@ def lively_generator(generator: Generator, seed: int) -> None:
 
 
 def by_heart(sentences: list[Sentence], encoder: Path, folder: Path) -> Settings:
-    """Return the settings of a run that memorises a few sentences, written to the folder."""
+    """A run that learns a few sentences by heart; the folder gets them and the run."""
     corpus = str(folder / "nested.jsonl")
     formats.write(corpus, sentences)
     return plain_settings(
@@ -118,12 +118,12 @@ def by_heart(sentences: list[Sentence], encoder: Path, folder: Path) -> Settings
 
 
 def everything(labels: Sequence[str]) -> ScoreRule:
-    """Return a rule that accepts every entity."""
+    """Lets all pass."""
     return ScoreRule(plain_inference(phi=0.0), labels, None)
 
 
 def written(entity: Entity) -> dict[str, object]:
-    """Return the entity as `diffusionner predict` writes it."""
+    """As `diffusionner predict` writes it."""
     return {name: getattr(entity, name) for name in ("start", "end", "label", "score", "text")}
 
 
@@ -132,7 +132,7 @@ def spans(entities: list[Entity]) -> list[tuple[int, int, str]]:
 
 
 def assert_same(one: list[list[Entity]], other: list[list[Entity]]) -> None:
-    """Assert equal entities with nearly equal scores."""
+    """The same entities with almost the same scores."""
     assert [spans(e) for e in one] == [spans(e) for e in other]
     for ours, theirs in zip(one, other, strict=True):
         assert [e.score for e in ours] == pytest.approx([e.score for e in theirs], abs=1e-4)

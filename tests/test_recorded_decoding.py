@@ -1,4 +1,4 @@
-"""Recordings of what follows the transformer: the logic anywhere, CUDA graphs on a GPU."""
+"""Inference on a GPU by recordings: the launch logic on any machine, CUDA graphs on a GPU."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from benchmarks import agreement
 from benchmarks.subjects import Subject
 from diffusionner import DiffusionNER, formats
 from diffusionner.corpus import Sentence
-from diffusionner.inference import torch_engine
+from diffusionner.inference.gpu import engine as gpu_engine
 from diffusionner.inference.gpu import recording
-from diffusionner.inference.gpu.recording import Shape, padded_count
-from diffusionner.inference.torch_engine import LANES, Lane, TorchEngine
+from diffusionner.inference.gpu.engine import LANES, GpuEngine, Lane
+from diffusionner.inference.gpu.recording import Recorder, Recordings, Shape, padded_count
 from models import assert_same, lively_model
 
 WORDS = [s.words for s in formats.read(EXCERPT)]
@@ -28,7 +28,7 @@ on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs n
 
 
 class Again:
-    """Stands for a GPU: a recording that runs the same function again over the same memory."""
+    """Stand-in for a CUDA graph: runs the same function again over the same memory."""
 
     def __init__(self) -> None:
         self.recordings = self.replays = 0
@@ -39,34 +39,38 @@ class Again:
 
         def replay() -> None:
             self.replays += 1
-            put(work(), result)
+            write_into(result, work())
 
         return result, replay
 
 
-def put(new: Any, old: Any) -> None:
-    """Write the tensors of a result to where those of an earlier one lie."""
+def write_into(old: Any, new: Any) -> None:
+    """Copy the tensors of a result into those of an earlier one."""
     if isinstance(new, torch.Tensor):
         old.copy_(new)
     elif isinstance(new, (tuple, list)):
-        for one, other in zip(new, old, strict=True):
-            put(one, other)
+        for one, other in zip(old, new, strict=True):
+            write_into(one, other)
     elif dataclasses.is_dataclass(new):
         for field in dataclasses.fields(new):
-            put(getattr(new, field.name), getattr(old, field.name))
+            write_into(getattr(old, field.name), getattr(new, field.name))
+
+
+def gpu_model_on_cpu(plain: DiffusionNER, record: Recorder, lanes: int = 1) -> DiffusionNER:
+    """Return the model with the engine of a GPU, which records with a stand-in."""
+    engine = GpuEngine(plain.network, plain.network, cuda_graphs=True)
+    seen: Counter[Shape] = Counter()
+    engine.lanes = [Lane.recorded(engine.running, record, seen) for _ in range(lanes)]
+    return DiffusionNER(engine, plain.subwords, plain.settings, plain.calibration)
 
 
 def with_recordings(plain: DiffusionNER, lanes: int = 1) -> tuple[DiffusionNER, Again]:
-    """The same model, recorded as far as that goes without a GPU."""
-    engine = TorchEngine(plain.network, "cpu")
     again = Again()
-    seen: Counter[Shape] = Counter()
-    engine.lanes = [Lane.recorded(engine.running, again, seen) for _ in range(lanes)]
-    return DiffusionNER(engine, plain.subwords, plain.settings), again
+    return gpu_model_on_cpu(plain, again, lanes), again
 
 
 def recordings(ner: DiffusionNER) -> list[int]:
-    """How many each lane has."""
+    """Return the number of recordings of each lane."""
     return [lane.recordings for lane in ner.engine.lanes]
 
 
@@ -82,7 +86,7 @@ def recordings(ner: DiffusionNER) -> list[int]:
     ids=str,
 )
 @pytest.mark.parametrize("pooling", ["mean", "endpoints"])
-def test_what_is_found_is_the_same(encoder_folder, options, pooling):
+def test_recordings_find_the_same_entities(encoder_folder, options, pooling):
     plain = lively_model(encoder_folder, *INITIALIZER, f"decoder.span_pooling={pooling}")
     recorded, again = with_recordings(plain)
     for first in (0, 40):  # batches of the same shapes, with other sentences
@@ -94,25 +98,25 @@ def test_what_is_found_is_the_same(encoder_folder, options, pooling):
     assert again.replays > again.recordings > 0
 
 
-def test_a_shape_is_recorded_when_it_comes_again(encoder_folder):
+def test_a_shape_is_recorded_once_when_it_is_seen_again(encoder_folder):
     recorded, again = with_recordings(lively_model(encoder_folder))
     counts = []
     for _ in range(4):
         recorded.predict_tokens(WORDS[:5], batch_size=100)
         counts.append((again.recordings, again.replays))
     assert counts[0] == (0, 0) and counts[1][0] > 0
-    assert counts[3][0] == counts[2][0] == counts[1][0], "once"
+    assert counts[3][0] == counts[2][0] == counts[1][0], "recorded again"
     assert counts[3][1] > counts[2][1] > counts[1][1] > 0
     recorded.predict_tokens(WORDS[:5], batch_size=100, seed=7)
     recorded.predict_tokens(WORDS[:5], batch_size=100, steps=3, average_steps=True)
-    assert again.recordings == counts[3][0], "nor for other noise, or more steps"
+    assert again.recordings == counts[3][0], "other noise or more steps are no new shape"
     recorded.predict_tokens(WORDS[:5], batch_size=100, spans=7)
     recorded.predict_tokens(WORDS[:5], batch_size=100, spans=7)
-    assert again.recordings == counts[3][0] + 2, "other spans are another shape for all but words"
+    assert again.recordings == counts[3][0] + 2, "the reverse process is recorded anew"
 
 
-def test_batches_take_turns(encoder_folder):
-    """Each lane has recordings of its own, of the shapes that any has met."""
+def test_batches_take_lanes_in_turn(encoder_folder):
+    """Each lane has its own recordings, of the shapes that any lane has seen."""
     plain = lively_model(encoder_folder, *INITIALIZER)
     recorded, _ = with_recordings(plain, lanes=2)
     expected = plain.predict_tokens(WORDS[:5], batch_size=100)
@@ -126,94 +130,96 @@ def test_batches_take_turns(encoder_folder):
         assert_same(recorded.predict_tokens(WORDS[:60], batch_size=8), expected)
 
 
-def test_what_cannot_be_recorded_is_run(encoder_folder):
+def test_given_spans_run_without_a_recording(encoder_folder):
     plain = lively_model(encoder_folder)
     recorded, again = with_recordings(plain)
     given = [[(0, 1), (0, len(words))] for words in WORDS[:5]]
     expected = plain.predict_tokens(WORDS[:5], from_spans=given)
     for _ in range(3):
         assert_same(recorded.predict_tokens(WORDS[:5], from_spans=given), expected)
-    assert again.recordings == 1, "what a sentence's words are is the same"
+    assert again.recordings == 1, "only the encoder is recorded"
 
 
-def test_without_memory_for_recordings_all_is_found(encoder_folder):
+def test_a_failed_recording_is_not_tried_again(encoder_folder):
     plain = lively_model(encoder_folder)
-    engine = TorchEngine(plain.network, "cpu")
     tried = []
 
     def fail(work: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
         tried.append(work)
         raise torch.OutOfMemoryError("no room")
 
-    engine.lanes = [Lane.recorded(plain.network, fail, Counter())]
-    recorded = DiffusionNER(engine, plain.subwords, plain.settings)
+    recorded = gpu_model_on_cpu(plain, fail)
     expected = plain.predict_tokens(WORDS[:5])
     for _ in range(4):
         assert_same(recorded.predict_tokens(WORDS[:5]), expected)
-    assert len(tried) == 2, "words and spans once each, not again"
+    assert len(tried) == 2, "the encoder and the reverse process"
 
 
-def test_recordings_go_when_a_batch_needs_their_memory(encoder_folder, monkeypatch):
+def test_recordings_are_dropped_when_a_batch_needs_their_memory(encoder_folder, monkeypatch):
     plain = lively_model(encoder_folder)
     recorded, again = with_recordings(plain)
     expected = plain.predict_tokens(WORDS[:5])
-    encode = recorded.network.encoder.pooled
+    pooled = recorded.network.encoder.pooled
 
-    def short(batch: Any) -> Any:
+    def fail_beside_recordings(batch: Any) -> Any:
         if recorded.engine.recordings:
             raise torch.OutOfMemoryError("no room")
-        return encode(batch)
+        return pooled(batch)
 
-    monkeypatch.setattr(recorded.network.encoder, "pooled", short)
+    monkeypatch.setattr(recorded.network.encoder, "pooled", fail_beside_recordings)
     for _ in range(4):
         assert_same(recorded.predict_tokens(WORDS[:5]), expected)
     assert again.recordings and recorded.engine.lanes == [Lane()]
 
-    def full(batch: Any) -> Any:
+
+def test_a_batch_that_does_not_fit_without_recordings_fails(encoder_folder, monkeypatch):
+    recorded, _ = with_recordings(lively_model(encoder_folder))
+
+    def fail(batch: Any) -> Any:
         raise torch.OutOfMemoryError("no room")
 
-    recorded, _ = with_recordings(plain)
-    monkeypatch.setattr(recorded.network.encoder, "pooled", full)
+    monkeypatch.setattr(recorded.network.encoder, "pooled", fail)
     with pytest.raises(torch.OutOfMemoryError):
         recorded.predict_tokens(WORDS[:5])
 
 
-def test_the_recording_unused_for_longest_goes(encoder_folder, monkeypatch):
-    monkeypatch.setattr(recording, "MOST", 2)
-    recorded, again = with_recordings(lively_model(encoder_folder))
+def test_the_least_recently_used_recording_is_dropped(monkeypatch):
+    monkeypatch.setattr(recording, "MAX_RECORDINGS", 2)
+    recordings: Recordings[str] = Recordings()
+    made = []
 
-    def run(spans: int) -> int:
-        """How many recordings it took, of which a shape has two."""
-        before = again.recordings
+    def run(name: str) -> int:
+        """Return how many recordings two batches of a shape take."""
+        before = len(made)
         for _ in range(2):
-            recorded.predict_tokens(WORDS[:1], spans=spans)
-        return (again.recordings - before) // 2
+            recordings.get((name,), lambda: made.append(name) or name)
+        return len(made) - before
 
-    assert [run(spans) for spans in (1, 2, 1, 3)] == [1, 1, 0, 1]
-    assert run(1) == 0 and run(2) == 1
+    assert [run(name) for name in "abac"] == [1, 1, 0, 1]
+    assert run("a") == 0 and run("b") == 1
+    assert len(recordings) == 2
 
 
-def test_the_bench_notices_wrong_recordings(encoder_folder, tmp_path: Path):
+def test_the_benchmark_notices_wrong_recordings(encoder_folder, tmp_path: Path):
     lively_model(encoder_folder).save_pretrained(tmp_path)
     subject = Subject("lively", tmp_path, "cpu")
     sentences = [Sentence(words) for words in WORDS[:5]]
     (expected,) = agreement.expect(subject, sentences, [2])
 
     class Wrong(Again):
-        """Runs the first step again and again."""
+        """Keeps the result of the first run."""
 
         def __call__(self, work: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
             result, _ = super().__call__(work)
             return result, lambda: None
 
     for recorder, holds in ((Again(), True), (Wrong(), False)):
-        fast = subject.load()
-        fast.engine.lanes = [Lane.recorded(fast.engine.running, recorder, Counter())]
+        fast = gpu_model_on_cpu(subject.load(), recorder)
         found = agreement.check(subject, "float32", fast, expected, batch_size=100)
         assert recorder.recordings and found.entities and found.holds == holds
 
 
-def test_sizes_are_few_and_little_of_them_is_padding():
+def test_padded_counts_are_few_and_close():
     sizes = [padded_count(count) for count in range(1, 2049)]
     for count, size in enumerate(sizes, start=1):
         assert count <= size < count * 9 / 8 + 1
@@ -221,17 +227,12 @@ def test_sizes_are_few_and_little_of_them_is_padding():
     assert padded_count(512) == 512
 
 
-def test_a_cpu_records_nothing():
-    engine = DiffusionNER.from_pretrained("en", device="cpu").engine
-    assert engine.lanes == [Lane()] and engine.transformer is None
-
-
 @pytest.mark.gpu
 @on_gpu
 @pytest.mark.parametrize("spans", [9, "auto"])
 @pytest.mark.parametrize("start", ["noise", "candidates"])
 @pytest.mark.parametrize("steps", [1, 4])
-def test_cuda_graphs_find_the_same(encoder_folder, tmp_path: Path, start, spans, steps):
+def test_cuda_graphs_find_the_same_entities(encoder_folder, tmp_path: Path, start, spans, steps):
     lively_model(encoder_folder, *INITIALIZER).save_pretrained(tmp_path)
     options = {"start": start, "spans": spans, "steps": steps, "average_steps": True}
     plain, recorded = (
@@ -246,7 +247,7 @@ def test_cuda_graphs_find_the_same(encoder_folder, tmp_path: Path, start, spans,
 
 @pytest.mark.gpu
 @on_gpu
-def test_a_full_gpu_runs_without_recordings(encoder_folder, tmp_path: Path, monkeypatch):
+def test_a_full_gpu_runs_without_graphs(encoder_folder, tmp_path: Path, monkeypatch):
     lively_model(encoder_folder, *INITIALIZER).save_pretrained(tmp_path)
     ner = DiffusionNER.from_pretrained(tmp_path, "cuda")
     expected = ner.predict_tokens(WORDS[:20], batch_size=20)
@@ -273,20 +274,20 @@ def test_a_full_gpu_runs_without_recordings(encoder_folder, tmp_path: Path, monk
     assert_same(ner.predict_tokens(WORDS[:20], batch_size=20), expected)
     for _ in range(2):
         ner.predict_tokens(WORDS[:20], batch_size=20, spans=7)
-    assert any(recordings(ner)), "a failed recording does no harm to later ones"
+    assert any(recordings(ner)), "a failed recording does not harm later ones"
 
 
 @pytest.mark.gpu
 @on_gpu
-def test_streams_do_not_disturb_each_other(monkeypatch):
-    """As it is by default: packed, recorded, in 16 bits, with as many spans as candidates need."""
+def test_two_lanes_find_the_same_as_one(monkeypatch):
+    """With the defaults: packed, recorded, in bf16, with as many spans as candidates need."""
     found = []
     for lanes in (1, 2):
-        monkeypatch.setattr(torch_engine, "LANES", lanes)
+        monkeypatch.setattr(gpu_engine, "LANES", lanes)
         ner = DiffusionNER.from_pretrained("bio", "cuda")
-        assert ner.engine.transformer is not None and ner.engine.enough is not None
+        assert ner.engine.transformer is not None
         found.append([ner.predict_tokens(WORDS * 10, batch_size=64, steps=3) for _ in range(6)][-1])
-        assert ner.engine.recordings
+        assert ner.engine.recordings and ner.engine.budget.needed
     assert sum(map(len, found[0])) > 100
     assert_same(*found)
 
@@ -294,24 +295,24 @@ def test_streams_do_not_disturb_each_other(monkeypatch):
 @pytest.mark.gpu
 @on_gpu
 @pytest.mark.parametrize("graphed", [False, True])
-def test_a_batch_beside_the_next_finds_the_same(
+def test_concurrent_batches_find_the_same_as_one_at_a_time(
     encoder_folder, tmp_path: Path, monkeypatch, graphed
 ):
-    """Its memory must not be taken by the next one, which is on another stream.
+    """The memory of a batch must not be reused by the next one, which runs on another stream.
 
-    Compared with what one stream finds by the same kernels: with random weights any other rounding
-    tells in some of so many sentences.
+    One lane runs the same kernels: with random weights, any other rounding would change some of
+    the many sentences.
     """
     lively_model(encoder_folder, *INITIALIZER).save_pretrained(tmp_path)
     found = []
     for lanes in (1, LANES):
-        monkeypatch.setattr(torch_engine, "LANES", lanes)
+        monkeypatch.setattr(gpu_engine, "LANES", lanes)
         ner = DiffusionNER.from_pretrained(
             tmp_path, "cuda", precision="float32", cuda_graphs=graphed
         )
         assert len({lane.stream for lane in ner.engine.lanes}) == lanes
         turns = [ner.predict_tokens(WORDS * 10, batch_size=32, steps=2) for _ in range(5)]
-        found += turns[-2:]  # when all is recorded
+        found += turns[-2:]  # everything is recorded by then
         assert all(recordings(ner)) == graphed
     assert sum(map(len, found[0])) > len(found[0])
     for other in found[1:]:

@@ -1,4 +1,4 @@
-"""Recordings of the rivals: the logic anywhere, CUDA graphs on a GPU."""
+"""Rivals run by recordings: on any machine with a stand-in, CUDA graphs on a GPU."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from corpora import EXCERPT
-from diffusionner.inference.predictor import Task, predict
 from test_recorded_decoding import on_gpu, recordings, with_recordings
 
 from diffusionner import DiffusionNER, formats
 from diffusionner.batching import EncodedCorpus
+from diffusionner.inference.stream import PredictionTask, predict
 from diffusionner.inference.torch_engine import TorchEngine
 from diffusionner.methods import network_class
 from diffusionner.storage.encoders import load_encoder, load_tokenizer
@@ -25,7 +25,10 @@ METHODS = ["crf", "biaffine", "queries", "autoregressive"]
 
 
 def lively_rival(encoder_folder: Path, method: str, stop: float = -12.0) -> DiffusionNER:
-    """Random weights that find plenty; stop: how likely generation ends."""
+    """Return a rival whose random weights find many entities.
+
+    stop: log-odds that generation ends.
+    """
     levels = ["options.levels=2"] if method == "crf" else []
     settings = lively_settings(encoder_folder, f"method={method}", *levels)
     torch.manual_seed(0)
@@ -35,11 +38,11 @@ def lively_rival(encoder_folder: Path, method: str, stop: float = -12.0) -> Diff
         with torch.no_grad():
             network.generator.stop.bias.fill_(stop)
     tokenizer = load_tokenizer(encoder_folder, limit=128)
-    return DiffusionNER(TorchEngine(network, "cpu"), tokenizer, settings)
+    return DiffusionNER(TorchEngine(network.eval()), tokenizer, settings)
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_what_is_found_is_the_same(encoder_folder, method):
+def test_recordings_find_the_same_entities(encoder_folder, method):
     plain = lively_rival(encoder_folder, method)
     recorded, again = with_recordings(plain, lanes=2)
     for first in (0, 40):  # batches of the same shapes, with other sentences
@@ -49,12 +52,12 @@ def test_what_is_found_is_the_same(encoder_folder, method):
         for _ in range(3):
             assert_same(recorded.predict_tokens(words, batch_size=8), expected)
     assert again.replays > again.recordings > 0
-    assert all(lane.graphs.count for lane in recorded.engine.lanes)
+    assert all(lane.method.count for lane in recorded.engine.lanes)
 
 
 @pytest.fixture
 def one_by_one(encoder_folder) -> DiffusionNER:
-    """Generation whose next span is the first that can be; it stops at once."""
+    """A generator whose next span is the first possible one, and which stops at once."""
     ner = lively_rival(encoder_folder, "autoregressive", stop=1e4)
     assert isinstance(ner.network, GeneratingNetwork)
     with torch.no_grad():
@@ -63,7 +66,7 @@ def one_by_one(encoder_folder) -> DiffusionNER:
     return ner
 
 
-def test_as_many_rounds_are_recorded_as_were_needed(one_by_one):
+def test_the_rounds_a_batch_needed_are_recorded_for_the_next(one_by_one):
     recorded, _ = with_recordings(one_by_one)
     bias = one_by_one.network.generator.stop.bias
     rounds = []
@@ -73,21 +76,21 @@ def test_as_many_rounds_are_recorded_as_were_needed(one_by_one):
         expected = one_by_one.predict_tokens(WORDS[:1])
         assert_same(recorded.predict_tokens(WORDS[:1]), expected)
         assert (len(expected[0]) > 3 * ROUND) == (stop < 0)
-        rounds.append(recorded.engine.lanes[0].graphs.count)
+        rounds.append(recorded.engine.lanes[0].method.count)
     assert rounds[:3] == [0, 2, 2], "what a batch needs is recorded for the next"
     assert rounds[3] == rounds[4] > 4
 
 
-def test_generation_can_be_told_how_many(one_by_one):
+def test_the_number_of_generated_entities_can_be_given(one_by_one):
     with torch.no_grad():
-        one_by_one.network.generator.stop.bias.fill_(-1e3)  # by itself it would go on
+        one_by_one.network.generator.stop.bias.fill_(-1e3)  # or it would never stop
     recorded, again = with_recordings(one_by_one)
-    settings, judge = recorded.settings, recorded.judge(recorded.settings.inference)
+    settings, rule = recorded.settings, recorded.score_rule(recorded.settings.inference)
     corpus = EncodedCorpus(SENTENCES[:5], recorded.subwords, settings.encoder)
     counts = [0, 3, 9, 1, 2]
     for _ in range(3):
-        task = Task(corpus, range(5), [[(0, 1)] * count for count in counts])
-        found = predict(recorded.engine, task, settings.inference, judge)
+        task = PredictionTask(corpus, range(5), [[(0, 1)] * count for count in counts])
+        found = predict(recorded.engine, task, settings.inference, rule)
         assert [len(one) for one in found] == counts
     assert again.replays
 
@@ -95,7 +98,7 @@ def test_generation_can_be_told_how_many(one_by_one):
 @pytest.mark.gpu
 @on_gpu
 @pytest.mark.parametrize("method", METHODS)
-def test_cuda_graphs_find_the_same(
+def test_cuda_graphs_find_the_same_entities(
     still_encoder, nested_sentences, tmp_path: Path, monkeypatch, method
 ):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
@@ -116,4 +119,4 @@ def test_cuda_graphs_find_the_same(
     for _ in range(4):
         assert_same(recorded.predict_tokens(words, batch_size=16), expected)
     assert all(recordings(recorded))
-    assert all(lane.graphs.count for lane in recorded.engine.lanes)
+    assert all(lane.method.count for lane in recorded.engine.lanes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ from diffusionner.inference.gpu.recording import (
     Shape,
     padded_count,
 )
-from diffusionner.model.decoder import read_out
+from diffusionner.model.decoder import PreparedSentence, read_out
 from diffusionner.model.encoder import SentenceEncoding
 from diffusionner.model.network import DenoisingNetwork, ReverseState
 from diffusionner.model.tensors import pack, unpack
@@ -39,7 +40,7 @@ class _Recording:
     states: Tensor  # [B, M, h]
     inputs: Tensor  # lengths and slots, concatenated
     start: Replay  # fills the state
-    state: ReverseState
+    state: ReverseState  # without the sentence
     x: Tensor  # [B, 1, K, 2] input of a step
     t: Tensor  # [B, 1]
     step: Replay
@@ -90,17 +91,19 @@ class GraphedDecoding:
         recording.states[:sentences, :words].copy_(encoding.states)
         recording.inputs.copy_(pack(values, recording.inputs.device), non_blocking=True)
         recording.start()
-        steps = []
+        steps: list[Candidates[Tensor]] = []
         keys = np.pad(batch.keys, (0, shape[0] - sentences))
 
         def denoise(x: Tensor, t: int) -> tuple[Tensor, Candidates[Tensor]]:
             recording.x.copy_(x)
             recording.t.fill_(t)
             recording.step()
-            return recording.x0, recording.found.map(torch.clone)
+            return recording.x0, recording.found
 
         for step in self.network.reverse(recording.state, keys, settings, denoise=denoise):
-            steps.append(step.prediction.map(lambda array: array[:sentences, :, :spans]))
+            found = step.prediction.map(lambda array: array[:sentences, :, :spans])
+            # The next step overwrites it.
+            steps.append(found.map(torch.clone) if settings.average_steps else found)
         counted = steps if settings.average_steps else steps[-1:]
         return Candidates.combine(counted, lambda arrays: torch.cat(arrays, 1))
 
@@ -126,7 +129,9 @@ class GraphedDecoding:
             return x0, read_out(prediction, state.slots, state.sentence.initial)
 
         (x0, found), replay_step = self.record(step)
-        return _Recording(states, inputs, replay_start, state, x, t, replay_step, x0, found)
+        # Replays do not need the sentence; later recordings reuse its memory.
+        kept = ReverseState(cast(PreparedSentence, None), state.slots, None, state.x)
+        return _Recording(states, inputs, replay_start, kept, x, t, replay_step, x0, found)
 
 
 def _padded(

@@ -91,7 +91,8 @@ class GpuEngine:
         self.launching = threading.Lock()
         self.transformer: PackedTransformer | None = None
         self.lanes = [Lane()]
-        if not autocast:  # the weights do not change any more
+        # On a CPU, as in tests, there are no streams.
+        if self.device.type == "cuda" and not autocast:  # the weights do not change any more
             self.lanes = _lanes(self.device, running, cuda_graphs)
             for module in running.modules():
                 if isinstance(module, BiLSTM):
@@ -160,9 +161,11 @@ class GpuEngine:
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         """Enter inference mode on this GPU, one thread at a time."""
-        autocast = torch.autocast("cuda", torch.bfloat16, enabled=self.autocast)
+        kind = self.device.type
+        autocast = torch.autocast(kind, torch.bfloat16, enabled=self.autocast)
         # Triton kernels and graphs are launched on the current GPU, wherever their tensors are.
-        with torch.cuda.device(self.device), self.launching, torch.inference_mode(), autocast:
+        here = torch.cuda.device(self.device) if kind == "cuda" else nullcontext()
+        with here, self.launching, torch.inference_mode(), autocast:
             yield
 
     def _drop_recordings(self) -> None:
@@ -263,13 +266,16 @@ def fetch(found: Candidates[Tensor]) -> Pending:
             found.noisy[..., 1].float(),
         ]
     )
-    on_host = torch.empty(columns.shape, dtype=columns.dtype, pin_memory=True)
+    arrived = None
+    on_host = torch.empty(columns.shape, dtype=columns.dtype, pin_memory=columns.is_cuda)
     on_host.copy_(columns, non_blocking=True)
-    arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    arrived.record()
+    if columns.is_cuda:
+        arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        arrived.record()
 
     def wait() -> Candidates[np.ndarray]:
-        arrived.synchronize()
+        if arrived is not None:
+            arrived.synchronize()
         values = on_host.numpy()
         named = {name: values[i].astype(dtype) for i, (name, dtype) in enumerate(_COLUMNS.items())}
         return Candidates(**named, noisy=np.stack([*values[-2:]], -1).astype(np.int64))
