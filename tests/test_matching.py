@@ -19,7 +19,6 @@ from diffusionner.diffusion import Coordinates, Schedule, mix_keys
 from diffusionner.model import Prediction
 from diffusionner.model.tensors import batch_to_device
 from diffusionner.settings import Settings
-from diffusionner.training.base import NotFinite
 from diffusionner.training.matching import (
     finite,
     match,
@@ -27,7 +26,7 @@ from diffusionner.training.matching import (
     matching_cost,
     overlap,
 )
-from diffusionner.training.objective import DenoisingObjective, NoisySpans, Step
+from diffusionner.training.objective import DenoisingObjective, NoisySpans, NotFinite, Step
 from diffusionner.training.optimisation import Phases
 
 # (spans K, entities N, matches) → how many spans each entity takes

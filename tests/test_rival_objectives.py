@@ -24,8 +24,8 @@ from diffusionner.model.initializer import BIAFFINE_SIZE, MAX_WIDTH, Biaffine
 from diffusionner.model.tensors import batch_to_device, pack, to_device, unpack
 from diffusionner.settings import Settings
 from diffusionner.storage.encoders import load_encoder, load_tokenizer
-from diffusionner.training.base import Objective
 from diffusionner.training.graphs import GraphedStep
+from diffusionner.training.objective import Objective
 from diffusionner.training.trainer import Trainer, train
 from models import everything, lively_generator
 from reproduce.rivals import autoregressive

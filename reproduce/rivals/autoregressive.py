@@ -23,7 +23,7 @@ from diffusionner.model.decoder import Attention, BoundaryPointer, sinusoidal_ta
 from diffusionner.model.encoder import SentenceEncoding, Transformer
 from diffusionner.model.initializer import IMPOSSIBLE
 from diffusionner.settings import DecoderSettings, InferenceSettings, Settings
-from diffusionner.training.base import Objective
+from diffusionner.training.objective import Objective
 from reproduce.rivals.base import Memory, Rival, Rounds, concatenate, perceptron, single_step
 
 MAX_ENTITIES = 128  # of a sentence

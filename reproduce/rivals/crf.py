@@ -23,7 +23,7 @@ from diffusionner.errors import SettingsError
 from diffusionner.model.encoder import SentenceEncoding, Transformer
 from diffusionner.model.initializer import IMPOSSIBLE
 from diffusionner.settings import Settings
-from diffusionner.training.base import Objective
+from diffusionner.training.objective import Objective
 from reproduce.rivals.base import EVEN, Rival, perceptron, single_step
 from reproduce.rivals.chains import Chains
 from reproduce.rivals.tags import BEGIN, END, OUTSIDE, PARTS, SINGLE, deepest, tags_of

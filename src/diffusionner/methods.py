@@ -16,7 +16,7 @@ class Method:
     """Where the parts of a method are, each as `module:name`, imported when first used."""
 
     network: str  # subclass of model.base.Network
-    objective: str  # callable (network, settings) → training.base.Objective
+    objective: str  # callable (network, settings) → training.objective.Objective
     recorded: str  # class that runs the network as CUDA graphs: inference.gpu.decoding.Graphed
     options: tuple[str, ...] = ()  # names allowed in the setting `options`
     denoises: bool = False  # whether it has a reverse process, and so steps, spans and noise

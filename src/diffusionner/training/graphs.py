@@ -18,7 +18,7 @@ from torch import Tensor
 from diffusionner.batching import Batch
 from diffusionner.inference.gpu.recording import CudaRecorder, Replay, on_stream
 from diffusionner.model.tensors import device_arrays, pack, unpack, with_tensors
-from diffusionner.training.base import Objective
+from diffusionner.training.objective import Objective
 
 
 @dataclass

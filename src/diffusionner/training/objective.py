@@ -1,14 +1,19 @@
-"""The training objective: noise the gold, denoise, match, and score the matched likelihood."""
+"""Training objectives: noise the gold, denoise, match, and score the matched likelihood.
+
+Shapes: B sentences, D sets of spans for each, K spans, N gold entities, M words, C types.
+"""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from diffusionner.batching import Batch
@@ -21,39 +26,83 @@ from diffusionner.diffusion import (
 )
 from diffusionner.model.base import Network
 from diffusionner.model.decoder import Prediction, PreparedSentence
-from diffusionner.model.initializer import SpanScores, best_spans, span_loss
+from diffusionner.model.initializer import (
+    IMPOSSIBLE,
+    SpanScores,
+    best_spans,
+    span_loss,
+    valid_spans,
+)
 from diffusionner.model.network import DenoisingNetwork
+from diffusionner.model.tensors import to_device
 from diffusionner.settings import Settings
-from diffusionner.training.base import NotFinite, Objective
-from diffusionner.training.classification import classification_loss, log_no_entity
 from diffusionner.training.matching import finite, match, matched_count, matching_cost, span_iou
 
 OWN_DRAWS_FROM_NOISE = 0.5  # share of own draws that start from noise, not from candidates
-
-
-@dataclass
-class NoisySpans:
-    """Spans that the network denoises in a training step, with their timesteps."""
-
-    spans: np.ndarray  # [B, 1, K, 2] word indices of noised gold
-    t: np.ndarray  # [B, 1]; with an initializer [B, 3]: also of candidates and of the own draw
-    # The own draw, with an initializer, starts from noise x_T or from the candidates.
-    start_noise: np.ndarray  # [B, K, 2] x_T
-    from_noise: np.ndarray  # [B]
-
-    def arrays(self) -> list[np.ndarray]:
-        return [self.spans, self.t, self.start_noise, self.from_noise]
-
-
-@dataclass
-class StepOutput:
-    """Predictions of a training step."""
-
-    prediction: Prediction
-    initial: SpanScores | None
-
-
 Predicted = TypeVar("Predicted")
+
+
+class NotFinite(ArithmeticError):
+    """Raised when a prediction or the previous loss is NaN or infinite."""
+
+
+class Objective(nn.Module, ABC, Generic[Predicted]):
+    """Wraps a network so that one forward call returns the loss of a training step, as DDP needs.
+
+    A step is two passes on the device, `predict` and `loss`. Between them the host gets the
+    matching `costs` and answers with `assign`; a method without matching has only the two passes.
+    Their shapes follow from those of the batch and they never synchronise, so each can be recorded
+    as a CUDA graph.
+    """
+
+    def __init__(self, network: Network, settings: Settings) -> None:
+        super().__init__()
+        self.network = network
+        self.freeze_encoder = False
+
+    @abstractmethod
+    def denominator(self, counts: np.ndarray) -> int:
+        """Return the divisor of an update's loss. counts: [B] entities of its sentences."""
+
+    def inputs(self, batch: Batch[np.ndarray], keys: np.ndarray) -> list[np.ndarray]:
+        """Return what a step needs besides the batch, computed in advance on the host.
+
+        keys: [B], unique to sentence and epoch.
+        """
+        return []
+
+    def forward(
+        self, batch: Batch[Tensor], inputs: Sequence[np.ndarray], denominator: float
+    ) -> Tensor:
+        """Return the loss. denominator: that of the whole update."""
+        device = batch.subwords.device
+        predicted = self.predict(batch, *to_device(inputs, device))
+        # The only point at which the host waits for the device.
+        costs = self.costs(predicted, batch).cpu().numpy()
+        (assigned,) = to_device([self.assign(costs, batch.gold_counts)], device)
+        return self.loss(predicted, batch, assigned) / denominator
+
+    @abstractmethod
+    def predict(self, batch: Batch[Tensor], *inputs: Tensor) -> Predicted:
+        """Run the network."""
+
+    def costs(self, predicted: Predicted, batch: Batch[Tensor]) -> Tensor:
+        """Return the matching costs, which the host needs."""
+        return batch.lengths.new_zeros(0).float()
+
+    def assign(self, costs: np.ndarray, counts: np.ndarray, loss: float = 0.0) -> np.ndarray:
+        """Assign predictions to gold. counts: [B] gold entities; loss: of the previous step."""
+        if not math.isfinite(loss):
+            raise NotFinite
+        return np.zeros(self.assigned_shape(len(counts)), dtype=np.int64)
+
+    def assigned_shape(self, sentences: int) -> tuple[int, ...]:
+        """Return the shape of the result of `assign`."""
+        return (sentences, 0)
+
+    @abstractmethod
+    def loss(self, predicted: Predicted, batch: Batch[Tensor], assigned: Tensor) -> Tensor:
+        """Return the loss, summed over the batch."""
 
 
 class MatchingObjective(Objective[Predicted]):
@@ -109,6 +158,28 @@ class MatchingObjective(Objective[Predicted]):
             each = each * (positive[..., None] & inside[:, None, None])
             loss = loss + each.sum()
         return loss
+
+
+@dataclass
+class NoisySpans:
+    """Spans that the network denoises in a training step, with their timesteps."""
+
+    spans: np.ndarray  # [B, 1, K, 2] word indices of noised gold
+    t: np.ndarray  # [B, 1]; with an initializer [B, 3]: also of candidates and of the own draw
+    # The own draw, with an initializer, starts from noise x_T or from the candidates.
+    start_noise: np.ndarray  # [B, K, 2] x_T
+    from_noise: np.ndarray  # [B]
+
+    def arrays(self) -> list[np.ndarray]:
+        return [self.spans, self.t, self.start_noise, self.from_noise]
+
+
+@dataclass
+class StepOutput:
+    """Predictions of a training step."""
+
+    prediction: Prediction
+    initial: SpanScores | None
 
 
 class DenoisingObjective(MatchingObjective[StepOutput]):
@@ -216,3 +287,37 @@ class DenoisingObjective(MatchingObjective[StepOutput]):
 def _timesteps(keys: np.ndarray, most: int | np.ndarray) -> np.ndarray:
     """Draw one of 1..most for each key."""
     return (uniform_noise(keys, 1)[..., 0] * most).astype(np.int64) + 1
+
+
+def classification_loss(scores: Tensor, batch: Batch[Tensor]) -> Tensor:
+    """Return the summed cross-entropy of all spans. scores: [B, M, M, C + 1], no-entity last."""
+    words, none = scores.shape[1], scores.shape[-1] - 1
+    log_types = scores.log_softmax(-1).flatten(1, 2)  # [B, M * M, C + 1]
+    targets = span_types(batch, words, none)  # [B, M * M]
+    of_gold = log_types.gather(-1, targets[..., None])[..., 0]
+    likelihood = torch.where(
+        targets == none, log_no_entity(log_types, batch.annotated_types), of_gold
+    )
+    inside = torch.arange(words, device=scores.device) < batch.lengths[:, None]
+    return -(likelihood * valid_spans(inside).flatten(1)).sum()
+
+
+def log_no_entity(log_types: Tensor, annotated_types: Tensor) -> Tensor:
+    """Return the log-likelihood of a span that is no entity of an annotated type.
+
+    It may be an entity of a type that was not annotated.
+
+    log_types: [B, ..., C + 1], no-entity last; annotated_types: [B, C] → [B, ...]
+    """
+    excluded = F.pad(annotated_types, (0, 1))
+    excluded = excluded.view(len(excluded), *[1] * (log_types.dim() - 2), -1)
+    return log_types.masked_fill(excluded, IMPOSSIBLE).logsumexp(-1)
+
+
+def span_types(batch: Batch[Tensor], words: int, none: int) -> Tensor:
+    """Return the type of every span, [B, M * M], `none` for no entity."""
+    cells = batch.gold[..., 0] * words + batch.gold[..., 1]
+    # One extra cell collects the padding.
+    cells = cells.masked_fill(batch.gold_types < 0, words * words)
+    types = batch.lengths.new_full((len(cells), words * words + 1), none)
+    return types.scatter(1, cells, batch.gold_types.clamp(min=0))[:, :-1]

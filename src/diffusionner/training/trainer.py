@@ -43,9 +43,9 @@ from diffusionner.storage.encoders import (
     model_weights,
     position_limit,
 )
-from diffusionner.training.base import NotFinite
 from diffusionner.training.data import RunData, load_data
 from diffusionner.training.masking import SubwordMasking
+from diffusionner.training.objective import NotFinite
 from diffusionner.training.optimisation import (
     Phases,
     average_towards,
