@@ -166,7 +166,7 @@ def test_int8_states_do_not_depend_on_the_batch(int8, rich, sentences):
     together = engine.encoder.run(encoder_inputs(corpus.batch(np.arange(len(corpus)))))
     for window, words in enumerate(corpus.windows.words):
         alone = engine.encoder.run(encoder_inputs(corpus.batch(np.array([window]))))
-        for name in ("starts", "ends", "left", "right"):
+        for name in ("starts", "ends", "left_words", "right_words"):
             found, expected = together[name][window, :words], alone[name][0]
             # A sum in another order may tip a number over the edge between two integers.
             assert np.abs(found - expected).mean() < 1e-3 * np.abs(expected).mean()

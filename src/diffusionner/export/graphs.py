@@ -43,7 +43,7 @@ def write_graphs(ner: DiffusionNER, folder: Path) -> None:
         sentence = encoder(*inputs)
     initial = _initial_names(network)
     layers = [f"layer{i}" for i in range(len(sentence) - 4 - len(initial))]
-    outputs = ["starts", "ends", "left", "right", *initial, *layers]
+    outputs = ["starts", "ends", "left_words", "right_words", *initial, *layers]
     auto = torch.export.Dim.DYNAMIC
     two, one = {0: auto, 1: auto}, {0: auto}
     characters = {**two, 2: auto} if batch.characters.shape[2] else two
