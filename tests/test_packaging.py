@@ -111,6 +111,9 @@ def test_model_packages(name):
     assert f"SPDX-License-Identifier: {project['license']}\n" in "".join(notices)
     card = (folder / f"diffusionner_{name}" / "README.md").read_text(encoding="utf-8")
     assert f"\nlicense: {project['license'].lower()}\n" in card
+    about = yaml.safe_load((folder / "recipe" / "card.yaml").read_text(encoding="utf-8"))
+    for section in ("use", "limits", "training"):
+        assert about[section].strip() in card, section
 
 
 def test_the_lower_bounds_are_those_of_check_oldest():

@@ -64,6 +64,6 @@ def card(
     words += ["--data $DATA"] if data is not None else []
     words += [f"--sentences {sentences}"] if sentences is not None else []
     settings = ner.settings.inference
-    text = render(folder.name, name, described, figures, settings, " ".join(words))
+    text = render(Path(name).name, name, described, figures, settings, " ".join(words))
     write_bytes(folder / CARD, text.encode())
     Console().print(f"{folder / CARD}", highlight=False, soft_wrap=True)
