@@ -455,12 +455,12 @@ def test_noise_depends_on_the_key_alone():
 
 def test_the_rate_rises_and_falls_in_each_phase():
     phases = Phases(frozen=10, full=20, warmup=0.2)
-    factors = [phases.factor(step) for step in range(phases.total)]
+    factors = [phases.factor(step) for step in range(phases.frozen + phases.full)]
     assert factors[:2] == [0.5, 1.0]
     assert factors[2:10] == pytest.approx([(10 - step) / 8 for step in range(2, 10)])
     assert factors[10:14] == [0.25, 0.5, 0.75, 1.0]
     assert factors[14:] == pytest.approx([(20 - step) / 16 for step in range(4, 20)])
-    assert phases.factor(phases.total) == 0
+    assert phases.factor(phases.frozen + phases.full) == 0
 
 
 @pytest.mark.parametrize("warmup", [0.0, 0.1, 0.5, 1.0])
@@ -468,7 +468,7 @@ def test_the_rate_rises_and_falls_in_each_phase():
 @pytest.mark.parametrize("full", [1, 2, 30])
 def test_rates_stay_between_zero_and_the_peak(frozen, full, warmup):
     phases = Phases(frozen, full, warmup)
-    factors = [phases.factor(step) for step in range(phases.total)]
+    factors = [phases.factor(step) for step in range(phases.frozen + phases.full)]
     assert all(0 < factor <= 1 for factor in factors)
     assert max(factors[frozen:]) == 1
     assert not frozen or max(factors[:frozen]) == 1

@@ -21,7 +21,8 @@ from diffusionner.settings import Settings
 from diffusionner.storage.encoders import load_encoder
 from diffusionner.training import trainer
 from diffusionner.training.data import load_data
-from diffusionner.training.optimisation import REACH
+from diffusionner.training.optimisation import EMA_RAMP
+from diffusionner.training.selection import DevResult
 from diffusionner.training.trainer import Outcome, Trainer, train
 from models import by_heart
 
@@ -114,18 +115,17 @@ def test_learning_rate_warms_up_and_decays(learned):
 
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, torch.Tensor]]:
-    """Dev F1 follows a script; gives the weights as they were after each epoch."""
-    script = iter([(0.2, 0.2), (0.4, 0.9), (0.6, 0.5)])
+    """Dev F1 follows a script; returns the weights as they were after each epoch."""
+    script = iter([(0.2, 0.2), (0.4, 0.9), (0.6, 0.5)])  # (φ, F1)
     snapshots: list[dict[str, torch.Tensor]] = []
-    select = Trainer._select
 
-    def recording(self: Trainer, epoch: int) -> None:
-        snapshots.append({k: v.clone() for k, v in self.network.state_dict().items()})
-        select(self, epoch)
+    def evaluate(predict, sentences, labels, inference, tune) -> DevResult:
+        network = predict.args[1]
+        snapshots.append({k: v.clone() for k, v in network.state_dict().items()})
+        phi, f1 = next(script)
+        return DevResult(f1, replace(inference, phi=phi), None, phi)
 
-    monkeypatch.setattr(trainer, "best_phi", lambda *_: next(script))
-    monkeypatch.setattr(trainer, "fit", lambda *_: None)  # as if too little was found
-    monkeypatch.setattr(Trainer, "_select", recording)
+    monkeypatch.setattr(trainer, "evaluate_on_dev", evaluate)
     return snapshots
 
 
@@ -211,7 +211,7 @@ def test_averaged_weights_are_what_is_saved(tiny_settings, monkeypatch):
     train(settings)
     expected = seen[0]
     for step, weight in enumerate(seen[1:], 1):
-        kept = min(decay, step / (step + REACH))
+        kept = min(decay, step / (step + EMA_RAMP))
         expected = kept * expected + (1 - kept) * weight
     saved = weights_of(settings)
     torch.testing.assert_close(saved["decoder.left.output.weight"], expected)
@@ -403,7 +403,7 @@ def test_graphed_gradients_are_those_of_the_plain_network(tiny_settings, changes
     def gradients(recorded: bool) -> list[torch.Tensor]:
         found = []
         for chosen in (full[0], full[1], full[0]):
-            trainer.optimizer.zero_grad(set_to_none=False)
+            trainer.weights.optimizer.zero_grad(set_to_none=False)
             (micro,) = trainer._prepare(chosen, 0)
             if recorded:
                 assert graphed.fits(micro.batch)
@@ -412,7 +412,7 @@ def test_graphed_gradients_are_those_of_the_plain_network(tiny_settings, changes
                 batch = batch_to_device(micro.batch, trainer.device)
                 loss = trainer.objective(batch, micro.inputs, micro.denominator)
                 loss.backward()
-            parts = [p.grad.flatten() for p in trainer.parameters if p.grad is not None]
+            parts = [p.grad.flatten() for p in trainer.weights.parameters if p.grad is not None]
             found.append(torch.cat([*parts, loss.detach()[None]]).clone())
         return found
 

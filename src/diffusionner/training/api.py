@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ class Run:
 
     def train(self, resume: bool = False) -> Outcome:
         trainer = Trainer(self.settings, resume, self.data)
-        with trainer.reporter:
+        with closing(trainer.reporter):
             for line in self.choices:
                 trainer.reporter.say(line)
             return trainer.run()
@@ -122,12 +123,7 @@ def prepare(
         settings = replace(settings, training=replace(settings.training, evaluate_every=interval))
     if labels is not None and labels != data.labels:
         origin += "; its types differ from those of the data, which are learned anew"
-    choices = [
-        _describe_data(data, settings, nested),
-        origin,
-        _describe_plan(settings, plan.reason),
-    ]
-    return Run(settings, data, choices)
+    return Run(settings, data, _describe(data, settings, nested, origin, plan.reason))
 
 
 def _starting_settings(
@@ -149,7 +145,7 @@ def _starting_settings(
         name = str(start)
         return (
             replace(settings, encoder=replace(settings.encoder, name=name)),
-            f"start: the pretrained encoder {name}; everything else is learned from scratch",
+            f"the pretrained encoder {name}; everything else is learned from scratch",
             None,
         )
     config = read_config(Path(location))
@@ -162,7 +158,7 @@ def _starting_settings(
             encoder=replace(own.encoder, name=str(start)),
             inference=replace(own.inference, threshold=None, phi=None),
         ),
-        f"start: the model {start}, whose architecture and inference settings are inherited",
+        f"the model {start}, whose architecture and inference settings are inherited",
         config["labels"],
     )
 
@@ -185,24 +181,22 @@ def _assignments(settings: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _describe_data(data: RunData, settings: Settings, nested: bool) -> str:
+def _describe(
+    data: RunData, settings: Settings, nested: bool, origin: str, reason: str
+) -> list[str]:
     dev = f"{len(data.dev):,} dev sentences"
     if not data.dev:
         dev = "no dev sentences: the last epoch is kept"
     elif settings.data.dev_from_train:
         dev += " held out from the end of the training data"
     entities = "some entities overlap" if nested else "no two entities overlap"
-    return (
-        f"data: {len(data.train):,} training sentences, {len(data.labels)} types, {dev}; "
-        f"{entities}: inference.overlap={settings.inference.overlap}"
-    )
-
-
-def _describe_plan(settings: Settings, reason: str) -> str:
     training = settings.training
-    return (
+    return [
+        f"data: {len(data.train):,} training sentences, {len(data.labels)} types, {dev}; "
+        f"{entities}: inference.overlap={settings.inference.overlap}",
+        f"start: {origin}",
         f"training: epochs={training.epochs} batch_size={training.batch_size} "
         f"encoder_learning_rate={training.encoder_learning_rate:g} "
         f"learning_rate={training.learning_rate:g} evaluate_every={training.evaluate_every} "
-        f"({reason})"
-    )
+        f"({reason})",
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -11,7 +12,7 @@ from diffusionner import formats
 from diffusionner.corpus import Sentence, check_labels, collect_labels
 from diffusionner.data.fingerprint import fingerprint
 from diffusionner.errors import DataError, SettingsError
-from diffusionner.settings import DataSettings
+from diffusionner.settings import DataSettings, Settings
 
 
 @dataclass
@@ -25,9 +26,12 @@ class RunData:
         """Return the number of training annotations that are not contiguous whole words."""
         return sum(len(sentence.irregular) for sentence in self.train)
 
-    def digest(self) -> str:
-        """Return a hash of train and dev; a run is only resumed on the same data."""
-        state = hashlib.blake2b(str(len(self.train)).encode(), digest_size=8)
+    def fingerprint(self, settings: Settings) -> str:
+        """Return a hash of the settings, train and dev, by which a run is recognised."""
+        values = {name: value for name, value in settings.to_dict().items() if name != "data"}
+        values["training"].pop("output")
+        start = json.dumps([values, self.labels, len(self.train)], sort_keys=True)
+        state = hashlib.blake2b(start.encode(), digest_size=8)
         for sentence in self.train + self.dev:
             state.update(repr((sentence.words, sentence.entities, sentence.doc)).encode())
             if sentence.types is not None:

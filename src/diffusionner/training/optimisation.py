@@ -1,36 +1,32 @@
-"""The optimiser and its learning-rate schedule."""
+"""The optimiser, its learning-rate schedule and the moving average of the weights."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch.optim.swa_utils import AveragedModel
 
 from diffusionner.model.base import Network
 from diffusionner.settings import TrainingSettings
 
-# Averaged weights reach back over one in so many of the updates so far at most: without it a run of
-# some hundred updates would end as an average of its beginnings.
-REACH = 4
-_LAYER = re.compile(r"\blayers?\.(\d+)\.")  # as the library names them
+# Limits the decay of the average to step / (step + EMA_RAMP): without it, a run of a few hundred
+# updates would end with an average of its initial weights.
+EMA_RAMP = 4
+_LAYER = re.compile(r"\blayers?\.(\d+)\.")  # names of the Transformers library
 
 
 @dataclass(frozen=True)
 class Phases:
-    """The two-phase schedule: updates with the encoder frozen, then updates of everything."""
+    """The two-phase schedule: updates with the encoder frozen, then updates of all weights."""
 
     frozen: int
     full: int
     warmup: float
 
-    @property
-    def total(self) -> int:
-        return self.frozen + self.full
-
     def factor(self, step: int) -> float:
-        """Share of the peak rate at an update: linear warm-up and decay, anew in each phase."""
+        """Return the fraction of the peak rate: linear warm-up and decay in each phase."""
         in_frozen = step < self.frozen
         length = self.frozen if in_frozen else self.full
         done = step if in_frozen else step - self.frozen
@@ -40,17 +36,51 @@ class Phases:
         return max(0.0, (length - done) / max(1, length - rising))
 
 
+class WeightUpdate:
+    """One update of the weights from their gradients: clipping, AdamW, moving average.
+
+    Learning rates and the weight of the average are set beforehand, because the update itself may
+    be replayed from a CUDA graph.
+    """
+
+    def __init__(
+        self, network: Network, settings: TrainingSettings, phases: Phases, recorded: bool
+    ) -> None:
+        self.settings, self.phases = settings, phases
+        self.parameters = list(network.parameters())  # collecting them takes 3 ms
+        self.optimizer = build_optimizer(network, settings, recorded)
+        self.average = AveragedModel(network) if settings.ema else None
+        self.new_weight = torch.zeros((), device=self.parameters[0].device)
+        self.zero_in_place = False  # CUDA graphs need the gradients to stay where they are
+
+    def set_schedule(self, step: int) -> None:
+        set_rate(self.optimizer, self.phases.factor(step))
+        self.new_weight.fill_(1 - min(self.settings.ema, step / (step + EMA_RAMP)))
+
+    def __call__(self) -> None:
+        if self.settings.clip:
+            torch.nn.utils.clip_grad_norm_(self.parameters, self.settings.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=not self.zero_in_place)
+        if self.average is not None:
+            averaged: list[torch.Tensor] = list(self.average.module.parameters())
+            with torch.no_grad():
+                difference = torch._foreach_sub(list(self.parameters), averaged)
+                torch._foreach_mul_(difference, self.new_weight)
+                torch._foreach_add_(averaged, difference)
+
+
 def build_optimizer(
     network: Network, settings: TrainingSettings, recorded: bool = False
 ) -> torch.optim.AdamW:
-    """AdamW with separate rates for the pretrained encoder and the rest; no decay on vectors.
+    """Build AdamW with separate rates for the pretrained encoder; vectors have no weight decay.
 
-    recorded: its steps will be replayed from a CUDA graph, so the rates must lie on the GPU.
+    recorded: updates are replayed from a CUDA graph, so the rates must be on the GPU.
     """
     device = next(network.parameters()).device
     pretrained = {
-        parameter: settings.encoder_learning_rate * settings.layer_decay**below
-        for parameter, below in layers_below_top(network.encoder.transformer).items()
+        parameter: settings.encoder_learning_rate * settings.layer_decay**depth
+        for parameter, depth in layer_depths(network.encoder.transformer).items()
     }
     members: dict[tuple[float, bool], list[torch.nn.Parameter]] = {}
     for parameter in network.parameters():
@@ -68,17 +98,17 @@ def build_optimizer(
     return torch.optim.AdamW(groups, fused=True, capturable=recorded)
 
 
-def layers_below_top(transformer: torch.nn.Module) -> dict[torch.nn.Parameter, int]:
-    """How many layers lie above each parameter; above the embeddings lie all of them."""
+def layer_depths(transformer: torch.nn.Module) -> dict[torch.nn.Parameter, int]:
+    """Return the number of layers above each parameter; all layers are above the embeddings."""
     numbers = {name: _LAYER.search(name) for name, _ in transformer.named_parameters()}
     count = 1 + max((int(match[1]) for match in numbers.values() if match), default=-1)
 
-    def below(name: str) -> int:
+    def depth(name: str) -> int:
         if match := numbers[name]:
             return count - 1 - int(match[1])
-        return count if "embedding" in name else 0  # or on top, as a pooler
+        return count if "embedding" in name else 0  # on top, as a pooler
 
-    return {parameter: below(name) for name, parameter in transformer.named_parameters()}
+    return {parameter: depth(name) for name, parameter in transformer.named_parameters()}
 
 
 def set_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
@@ -88,19 +118,3 @@ def set_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
             group["lr"].fill_(rate)
         else:
             group["lr"] = rate
-
-
-def share_of_new(decay: float, step: int) -> float:
-    """Weight of the newest weights in the average; all at the first update (step 0)."""
-    return 1 - min(decay, step / (step + REACH))
-
-
-def average_towards(
-    parameters: Sequence[torch.Tensor], average: torch.nn.Module, share: torch.Tensor
-) -> None:
-    """Move averaged weights by that share of the way to the newest. share: a scalar."""
-    averaged: list[torch.Tensor] = list(average.parameters())
-    with torch.no_grad():
-        apart = torch._foreach_sub(list(parameters), averaged)
-        torch._foreach_mul_(apart, share)
-        torch._foreach_add_(averaged, apart)

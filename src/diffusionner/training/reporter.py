@@ -6,14 +6,14 @@ import json
 import time
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from rich import progress as bars
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from diffusionner.errors import CheckpointError
 from diffusionner.files import try_lock
+from diffusionner.training.state import Progress
 
 LINE_INTERVAL = 10.0  # seconds between plain lines
 
@@ -25,9 +25,9 @@ class Reporter:
     """
 
     def __init__(
-        self, folder: Path, total: int, done: int, step: int, epoch: int, active: bool
+        self, folder: Path, progress: Progress, total: int, done: int, active: bool
     ) -> None:
-        """total, done: sentences; step, epoch: numbers already finished, for a resumed run."""
+        """progress: where a resumed run goes on; total, done: sentences."""
         self.active = active
         if not active:
             return
@@ -43,26 +43,18 @@ class Reporter:
                 f"another process is training in {folder}; wait for it, stop it, or set "
                 "training.output to another folder"
             )
-        self._drop_after(path, step, epoch)
-        self.board = _tensorboard(folder / "tensorboard", step)
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.completed}/{task.total} sentences · {task.fields[status]}"),
-            TimeRemainingColumn(),
+        _forget_after(path, progress)
+        self.board = _tensorboard(folder / "tensorboard", progress.step)
+        self.bar = bars.Progress(
+            bars.TextColumn("{task.description}"),
+            bars.BarColumn(),
+            bars.TextColumn("{task.completed}/{task.total} sentences · {task.fields[status]}"),
+            bars.TimeRemainingColumn(),
             console=self.console,
             disable=not self.console.is_terminal,
         )
         self.task = self.bar.add_task("training", total=total, completed=done, status="")
         self.bar.start()
-
-    @staticmethod
-    def _drop_after(path: Path, step: int, epoch: int) -> None:
-        """Remove what a resumed run is going to repeat from the log."""
-        if path.exists():
-            lines = path.read_text(encoding="utf-8").splitlines()
-            kept = [line for line in lines if _is_before(line, step, epoch)]
-            path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
 
     def update(self, step: int, epoch: str, done: int, record: dict[str, float]) -> None:
         """Report loss, learning rate and speed every few updates. done: sentences so far."""
@@ -103,17 +95,6 @@ class Reporter:
             if self.board is not None:
                 self.board.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def _write(self, record: dict[str, Any]) -> None:
         self.log.write(json.dumps({"time": round(time.time(), 3), **record}) + "\n")
         self.log.flush()
@@ -131,10 +112,16 @@ def _tensorboard(folder: Path, step: int) -> Any:
     return SummaryWriter(folder, purge_step=step or None)
 
 
-def _is_before(line: str, step: int, epoch: int) -> bool:
-    """Return True for a line of the log about finished steps and epochs."""
+def _forget_after(log: Path, progress: Progress) -> None:
+    """Remove from the log what a resumed run is going to repeat."""
+    lines = log.read_text(encoding="utf-8").splitlines()
+    kept = [line for line in lines if _is_finished(line, progress)]
+    log.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+
+
+def _is_finished(line: str, progress: Progress) -> bool:
     try:
         record = json.loads(line)
-        return bool(record["step"] <= step and record.get("epoch", 0) <= epoch)
+        return bool(record["step"] <= progress.step and record.get("epoch", 0) <= progress.epoch)
     except (ValueError, KeyError, TypeError):
         return False  # the torn last line of a killed run

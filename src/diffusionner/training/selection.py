@@ -1,48 +1,87 @@
-"""Choosing on dev: strict F1 of predictions, and the φ that maximises it."""
+"""Model selection on dev: F1, thresholds and calibration of one epoch."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from diffusionner.corpus import Sentence
-from diffusionner.inference.calibration import outcomes
-from diffusionner.inference.decoding import DecodedEntity, resolve_overlaps
+from diffusionner.evaluation import score_sentences
+from diffusionner.inference.calibration import fit_calibration, outcomes
+from diffusionner.inference.decoding import DecodedEntity, ScoreRule, resolve_overlaps, to_spans
+from diffusionner.settings import InferenceSettings
+from diffusionner.storage.calibration import Calibration
 
 GRID = np.round(np.arange(1.0, 3.0, 0.05), 2)
 
+Predictions = Sequence[Sequence[DecodedEntity]]
+Predict = Callable[[InferenceSettings, ScoreRule], list[list[DecodedEntity]]]
+
+
+@dataclass(frozen=True)
+class DevResult:
+    """F1 on dev with the inference settings and calibration tuned for it."""
+
+    f1: float
+    inference: InferenceSettings
+    calibration: Calibration | None = None
+    phi: float | None = None  # the best one on dev, even if a calibration replaces it
+
+
+def evaluate_on_dev(
+    predict: Predict,
+    sentences: Sequence[Sentence],
+    labels: Sequence[str],
+    inference: InferenceSettings,
+    tune: bool,
+) -> DevResult:
+    """Score the predictions on dev. tune: fit the thresholds and the calibration first."""
+    if tune:
+        inference = replace(inference, threshold=None, phi=0.0)  # keep every prediction
+    found = predict(replace(inference, overlap="all"), ScoreRule(inference, labels, None))
+    resolved = [resolve_overlaps(one, inference.overlap) for one in found]
+    if not tune:
+        report = score_sentences(sentences, [to_spans(one, labels) for one in resolved])
+        return DevResult(report.micro.f1, inference)
+    phi, f1 = best_phi(sentences, resolved, labels)
+    calibration = fit_calibration(sentences, resolved, labels)
+    if calibration is None:
+        return DevResult(f1, replace(inference, phi=phi), None, phi)
+    inference = replace(inference, phi=None)
+    minimum = ScoreRule(inference, labels, calibration).min_sums
+    f1 = f1_with_thresholds(sentences, found, labels, minimum, inference.overlap)
+    return DevResult(f1, inference, calibration, phi)
+
 
 def best_phi(
-    sentences: Sequence[Sentence], found: Sequence[Sequence[DecodedEntity]], labels: Sequence[str]
+    sentences: Sequence[Sentence], found: Predictions, labels: Sequence[str]
 ) -> tuple[float, float]:
-    """(φ, micro F1) over a grid; the middle one where several do equally well."""
-    totals, right, _ = outcomes(sentences, found, labels)
-    f1 = _f1(sentences, totals >= GRID[:, None], right)
+    """Return the φ of a grid with the best micro F1, and that F1; the middle one of a tie."""
+    sums, correct, _ = outcomes(sentences, found, labels)
+    f1 = _f1(sentences, sums >= GRID[:, None], correct)
     best = np.flatnonzero(f1 == f1.max())
     return float(GRID[best[len(best) // 2]]), float(f1.max())
 
 
-def f1_of(
+def f1_with_thresholds(
     sentences: Sequence[Sentence],
-    found: Sequence[Sequence[DecodedEntity]],
+    found: Predictions,
     labels: Sequence[str],
-    least: np.ndarray,
+    minimum: np.ndarray,
     overlap: str,
 ) -> float:
-    """Micro F1 where an entity needs the least total of its type, [C]; found: unresolved."""
-    limits = least.tolist()
-    passing = [
-        [one for one in several if one.summed_probability >= limits[one.type_id]]
-        for several in found
-    ]
-    entities = [resolve_overlaps(several, overlap) for several in passing]
-    _, right, _ = outcomes(sentences, entities, labels)
-    return float(_f1(sentences, np.ones_like(right), right))
+    """Return micro F1 of unresolved predictions. minimum: [C] summed probability per type."""
+    limits = minimum.tolist()
+    passed = ([e for e in one if e.summed_probability >= limits[e.type_id]] for one in found)
+    entities = [resolve_overlaps(one, overlap) for one in passed]
+    _, correct, _ = outcomes(sentences, entities, labels)
+    return float(_f1(sentences, np.ones_like(correct), correct))
 
 
-def _f1(sentences: Sequence[Sentence], passed: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Micro F1 of what passed, [..., N] → [...]; right: [N]"""
+def _f1(sentences: Sequence[Sentence], passed: np.ndarray, correct: np.ndarray) -> np.ndarray:
+    """Return micro F1 of the predictions that passed, [..., N] → [...]; correct: [N]"""
     gold = sum(len(set(s.entities)) + len(s.irregular) for s in sentences)
-    f1: np.ndarray = 2 * (passed & right).sum(-1) / np.maximum(1, passed.sum(-1) + gold)
+    f1: np.ndarray = 2 * (passed & correct).sum(-1) / np.maximum(1, passed.sum(-1) + gold)
     return f1

@@ -1,6 +1,6 @@
-"""The state of a run on disk, from which it can be resumed exactly: one safetensors file.
+"""The training state on disk, one safetensors file from which a run is resumed exactly.
 
-Order, noise and dropout are functions of seed and step, so no generator needs saving.
+Data order, noise and dropout are functions of seed and step, so no generator needs saving.
 """
 
 from __future__ import annotations
@@ -9,55 +9,42 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
-from torch.optim.swa_utils import AveragedModel
 
 from diffusionner.errors import CheckpointError
 from diffusionner.files import write_atomically
 from diffusionner.model.base import Network
 from diffusionner.storage.checkpoint import tensor_writer
 from diffusionner.storage.packing import read_tensors
+from diffusionner.training.optimisation import WeightUpdate
 
 
 @dataclass
 class Progress:
-    """Where a run stands."""
+    """Position of a run."""
 
-    epoch: int = 0  # epochs finished
-    batch: int = 0  # updates done of the epoch under way
-    step: int = 0  # updates done in all
+    epoch: int = 0  # finished epochs
+    batch: int = 0  # finished updates of the current epoch
+    step: int = 0  # finished updates in total
     best_f1: float = -1.0
     best_epoch: int = 0
-    seconds: float = 0.0  # spent so far
+    seconds: float = 0.0  # time spent
     fingerprint: str = ""  # of settings and data: a state only continues the same run
 
 
-def save_state(
-    path: Path,
-    progress: Progress,
-    network: Network,
-    optimizer: torch.optim.Optimizer,
-    average: AveragedModel | None,
-) -> None:
+def save_state(path: Path, progress: Progress, network: Network, update: WeightUpdate) -> None:
     tensors = {f"network.{name}": tensor for name, tensor in network.state_dict().items()}
-    for number, slots in optimizer.state_dict()["state"].items():
-        for name, tensor in slots.items():
-            tensors[f"optimizer.{number}.{name}"] = tensor
-    if average is not None:
-        tensors |= {f"average.{name}": tensor for name, tensor in average.state_dict().items()}
+    for number, slots in update.optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{number}.{name}": tensor for name, tensor in slots.items()}
+    if update.average is not None:
+        average = update.average.state_dict()
+        tensors |= {f"average.{name}": tensor for name, tensor in average.items()}
     write_atomically(path, tensor_writer(tensors, {"progress": json.dumps(asdict(progress))}))
 
 
-def load_state(
-    path: Path,
-    fingerprint: str,
-    network: Network,
-    optimizer: torch.optim.Optimizer,
-    average: AveragedModel | None,
-) -> Progress:
-    """Fill network, optimiser and averaged weights; refuse another run's state."""
+def load_state(path: Path, fingerprint: str, network: Network, update: WeightUpdate) -> Progress:
+    """Restore network, optimiser and averaged weights; refuse the state of another run."""
     try:
         with safe_open(path, "pt") as file:
             progress = Progress(**json.loads((file.metadata() or {})["progress"]))
@@ -72,18 +59,16 @@ def load_state(
             "overrides, or choose another training.output"
         )
     tensors = read_tensors(path)
-    network.load_state_dict(_under("network.", tensors))
-    if average is not None:
-        average.load_state_dict(_under("average.", tensors))
+    network.load_state_dict(_with_prefix("network.", tensors))
+    if update.average is not None:
+        update.average.load_state_dict(_with_prefix("average.", tensors))
     slots: dict[int, dict[str, Tensor]] = {}
-    for key, tensor in _under("optimizer.", tensors).items():
+    for key, tensor in _with_prefix("optimizer.", tensors).items():
         number, name = key.split(".")
         slots.setdefault(int(number), {})[name] = tensor
-    state = optimizer.state_dict()
-    state["state"] = slots
-    optimizer.load_state_dict(state)
+    update.optimizer.load_state_dict({**update.optimizer.state_dict(), "state": slots})
     return progress
 
 
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
