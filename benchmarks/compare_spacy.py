@@ -35,7 +35,12 @@ def spacy_jobs(folder: str, words: list[list[str]], batch_size: int) -> dict[str
     import spacy
     from spacy.tokens import Doc
 
-    nlp = spacy.load(folder)
+    try:
+        nlp = spacy.load(folder)
+    except OSError as error:
+        raise DataError(
+            f"cannot load spaCy's pipeline '{folder}'; --help says where to get it"
+        ) from error
     nlp.select_pipes(enable=["tok2vec", "ner"])
     texts = [" ".join(one) for one in words]
 
@@ -74,8 +79,8 @@ def compare_spacy(
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     words = [s.words for s in formats.read(data)[:sentences] if s.words]
     total = sum(map(len, words))
-    ours = our_jobs(model, words, batch_size, cores)
     theirs = spacy_jobs(spacy, words, spacy_batch_size)
+    ours = our_jobs(model, words, batch_size, cores)
     print(
         f"{len(words)} sentences, {total} words; {cores} cores; batches of "
         f"{batch_size} (spaCy: {spacy_batch_size}); {repeats} repeats"

@@ -1,0 +1,64 @@
+"""`python -m benchmarks`: the commands beside `speed`, with tiny models."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from corpora import EXCERPT
+
+from benchmarks import shapes
+from benchmarks.cli import main
+from models import lively_model
+
+
+@pytest.fixture
+def run(cli):
+    return partial(cli, main=main)
+
+
+@pytest.fixture(scope="module")
+def model(encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("lively") / "model"
+    changes = ("encoder.max_subwords=128", "decoder.initializer=types")
+    lively_model(encoder_folder, *changes).save_pretrained(folder)
+    return folder
+
+
+def test_help_lists_the_commands(run):
+    names = ("speed", "profile", "host", "spacy", "serve", "convert", "card", "screenshots")
+    result = run("--help")
+    assert result.status == 0 and all(f" {name} " in result.out for name in names)
+
+
+def test_host_time(run, model):
+    result = run("host", "--model", model, "--data", EXCERPT, "--sentences", 9, "--turns", 2)
+    assert result.status == 0, result.err
+    rows = [line for line in result.out.splitlines() if "candidates" in line or "noise" in line]
+    assert len(rows) == 4
+
+
+@pytest.mark.parametrize("shape", [False, True])
+def test_profile(run, model, monkeypatch, shape):
+    monkeypatch.setitem(shapes.SHAPES, "tiny", (2, 32, 4, 64, 5000))
+    subject = ("--shape", "tiny") if shape else ("--model", model)
+    given = ("--data", EXCERPT, "--sentences", 9, "--batch-size", 8, "--repeats", 1, "--top", 1)
+    result = run("profile", *subject, *given)
+    assert result.status == 0, result.err
+    assert "transformer" in result.out and "a step" in result.out
+
+
+def test_profile_needs_one_subject(refused):
+    assert "either --model or --shape" in refused("profile", "--data", EXCERPT, main=main)
+
+
+def test_convert(run):
+    result = run("convert", "--sentences", 300, "--to", "conll")
+    assert result.status == 0, result.err
+    assert "300 sentences" in result.out and "peak" in result.out
+
+
+def test_spacy_pipeline_is_missing(refused, model):
+    given = ("--spacy", "./nowhere", "--sentences", 2, "--cores", 999)
+    assert "cannot load spaCy's pipeline" in refused("spacy", model, EXCERPT, *given, main=main)
