@@ -55,7 +55,7 @@ def card(
         device = "cuda" if torch.cuda.is_available() else "cpu"
     folder = registry.find_model(model).resolve()
     ner = options.load_model(folder, device)
-    ner.settings.need_denoising("a card, with its curves over steps and noise,")
+    ner.settings.require_denoising("a card, with its curves over steps and noise,")
     with options.progress() as tell:
         figures = measure(folder, ner, described, device, sentences, tell)
     # A card must not contain paths of this machine.

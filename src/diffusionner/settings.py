@@ -231,7 +231,7 @@ class Settings:
         given = {name: value for name, value in options.items() if value is not None}
         for name in DENOISING:
             if name in given:
-                self.need_denoising(f"the option {name}={given[name]}")
+                self.require_denoising(f"the option {name}={given[name]}")
         if "threshold" in given or "phi" in given:  # the given one replaces the other
             given = {"threshold": None, "phi": None, **given}
         values = {**dataclasses.asdict(self.inference), **given}
@@ -244,7 +244,7 @@ class Settings:
     def denoises(self) -> bool:
         return METHODS[self.method].denoises
 
-    def need_denoising(self, what: str) -> None:
+    def require_denoising(self, what: str) -> None:
         """Raise SettingsError if the method has no reverse process."""
         if not self.denoises:
             raise SettingsError(

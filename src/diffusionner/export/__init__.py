@@ -43,7 +43,7 @@ def export(
     progress: Callable[[str], None] = lambda stage: None,
 ) -> Exported:
     """Write a folder for backend onnx; raise ExportError if F1 on dev changes too much."""
-    ner.settings.need_denoising("an export for ONNX Runtime")
+    ner.settings.require_denoising("an export for ONNX Runtime")
     if precision not in LIMITS:
         raise SettingsError(f"unknown precision '{precision}'; {nearest(precision, LIMITS)}")
     for package in ("onnx", "onnxruntime", "onnxscript"):

@@ -206,7 +206,7 @@ class DiffusionNER:
 
     def steps(self, text: str, **options: Any) -> tuple[list[TextSentence], list[Trajectory]]:
         """Return the sentences of a text and every denoising step of each, from noise."""
-        self.settings.need_denoising("steps()")
+        self.settings.require_denoising("steps()")
         settings = self._with_options({**options, "start": "noise"})
         parts = split_sentences(text)
         if not parts:
@@ -341,7 +341,7 @@ class DiffusionNER:
         options: dict[str, Any],
     ) -> list[Entities]:
         """Run the reverse process from the caller's spans."""
-        self.settings.need_denoising("from_spans=")
+        self.settings.require_denoising("from_spans=")
         settings = self._with_options(options)
         timesteps = settings.diffusion.timesteps
         if timestep is None:

@@ -107,14 +107,8 @@ def prepare(
         settings = base.override(assignments)
     data = load_data(settings.data, train, dev)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    plan = training_plan(len(data.train), device)
-    training = replace(
-        base.training,
-        epochs=plan.epochs,
-        batch_size=plan.batch_size,
-        encoder_learning_rate=plan.encoder_learning_rate,
-        learning_rate=plan.learning_rate,
-    )
+    plan, reason = training_plan(len(data.train), device)
+    training = replace(base.training, **plan)
     nested = has_overlaps([*data.train, *data.dev])
     inference = replace(base.inference, overlap="nested" if nested else "flat")
     settings = replace(base, training=training, inference=inference).override(assignments)
@@ -123,7 +117,7 @@ def prepare(
         settings = replace(settings, training=replace(settings.training, evaluate_every=interval))
     if labels is not None and labels != data.labels:
         origin += "; its types differ from those of the data, which are learned anew"
-    return Run(settings, data, _describe(data, settings, nested, origin, plan.reason))
+    return Run(settings, data, _describe(data, settings, nested, origin, reason))
 
 
 def _starting_settings(

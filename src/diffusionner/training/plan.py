@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from diffusionner.corpus import Sentence
 
@@ -35,29 +36,17 @@ TIERS = (
 )
 
 
-@dataclass(frozen=True)
-class TrainingPlan:
-    epochs: int
-    batch_size: int
-    encoder_learning_rate: float
-    learning_rate: float
-    reason: str
-
-
-def training_plan(sentences: int, device: str) -> TrainingPlan:
-    """Return the recommended settings for this many training sentences.
-
-    device: "cpu" or "cuda".
-    """
+def training_plan(sentences: int, device: str) -> tuple[dict[str, Any], str]:
+    """Return training settings for this many sentences on "cpu" or "cuda", and the reason."""
     tier = next(tier for tier in TIERS if sentences <= tier.sentences)
     size = "more sentences" if tier is TIERS[-1] else f"up to {tier.sentences:,.0f} sentences"
-    return TrainingPlan(
-        epochs=tier.cpu_epochs if device == "cpu" else tier.epochs,
-        batch_size=tier.batch_size,
-        encoder_learning_rate=tier.encoder_learning_rate,
-        learning_rate=tier.learning_rate,
-        reason=f"recommended for {size} on a {'CPU' if device == 'cpu' else 'GPU'}",
-    )
+    plan = {
+        "epochs": tier.cpu_epochs if device == "cpu" else tier.epochs,
+        "batch_size": tier.batch_size,
+        "encoder_learning_rate": tier.encoder_learning_rate,
+        "learning_rate": tier.learning_rate,
+    }
+    return plan, f"recommended for {size} on a {'CPU' if device == 'cpu' else 'GPU'}"
 
 
 def evaluation_interval(epochs: int) -> int:
