@@ -105,6 +105,8 @@ def formats_page() -> str:
         "`--format NAME` or `--format NAME:OPTION=VALUE,OPTION=VALUE` overrides the detection. "
         "`diffusionner data formats` prints this list.",
         "",
+        "Every format represents words, documents and nested entities.",
+        "",
     ]
     rows = []
     for name, format in sorted(formats.FORMATS.items()):
@@ -112,29 +114,33 @@ def formats_page() -> str:
             f"`{f.name}={_yaml(f.default)}`" for f in dataclasses.fields(format.options)
         )
         written = "yes" if format.write is not None else "no"
-        rows.append([f"`{name}`", _escape(format.summary), written, _holds(format.holds), options])
+        rows.append(
+            [
+                f"`{name}`",
+                _escape(format.summary),
+                written,
+                _represents(format.capabilities),
+                options,
+            ]
+        )
     return "\n".join(
-        lines + _table(["format", "description", "written", "holds", "options and defaults"], rows)
+        lines
+        + _table(
+            ["format", "description", "written", "also represents", "options and defaults"], rows
+        )
     )
 
 
-def _holds(holds: Any) -> str:
-    """Return what a format can hold besides words and flat entities."""
-    parts = []
-    if holds.nested:
-        parts.append("nested entities" if holds.crossing else "nested entities, not crossing")
-    if holds.irregular is True:
-        parts.append("entities that are discontinuous or split words")
-    elif holds.irregular == "parts":
-        parts.append("discontinuous entities")
-    elif holds.irregular:
-        parts.append("entities that split words")
-    if holds.text:
-        parts.append("text")
-    if holds.docs:
-        parts.append("documents")
-    if holds.types:
-        parts.append("annotated types")
+def _represents(capabilities: Any) -> str:
+    """Return what a format represents besides words, documents and nested entities."""
+    irregular = {
+        True: ["discontinuous entities", "entities that split words"],
+        "discontinuous": ["discontinuous entities"],
+        "contiguous": ["entities that split words"],
+    }
+    parts = [] if capabilities.crossing else ["no crossing entities"]
+    parts += irregular.get(capabilities.irregular, [])
+    parts += ["the text"] * capabilities.text + ["annotated types"] * capabilities.types
     return ", ".join(parts)
 
 
