@@ -1,4 +1,4 @@
-"""Two processes on the CPU train what one process trains on the same global batches."""
+"""Training with two processes on the CPU gives the same result as with one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def settings(
     still_encoder: Path,
     tmp_path: Path,
 ) -> Settings:
-    """No dropout (processes draw their own), one epoch frozen and one full, odd sizes."""
+    """No dropout (it differs between processes), a frozen epoch and a full one, odd sizes."""
     short = [s for s in nested_sentences if len("".join(s.words)) < 100]
     formats.write(tmp_path / "train.jsonl", short[:13])
     formats.write(tmp_path / "dev.jsonl", short[:11])
@@ -47,7 +47,7 @@ def settings(
             "training.frozen_epochs=1",
             "training.clip=0",
             "training.ema=0.5",
-            # so that even this model finds something, and the scores can differ
+            # so that even this model predicts entities and scores can differ
             "training.matches_per_entity=0",
             "training.tune_threshold=false",
             "inference.phi=0",
@@ -63,7 +63,7 @@ def free_port() -> int:
 
 
 def launch(settings: Settings, folder: Path) -> subprocess.CompletedProcess[str]:
-    """`diffusionner train` in two processes."""
+    """Run `diffusionner train` in two processes."""
     config = folder / "two.yaml"
     config.write_text(yaml.safe_dump(settings.to_dict()))
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
@@ -77,7 +77,7 @@ def launch(settings: Settings, folder: Path) -> subprocess.CompletedProcess[str]
 
 @dataclass
 class Runs:
-    """The same run by one process and by two."""
+    """The same run with one process and with two."""
 
     outcome: Outcome
     folders: tuple[Path, Path]
@@ -98,7 +98,7 @@ def finished() -> list[Runs]:
 
 @pytest.fixture
 def runs(settings: Settings, tmp_path: Path, finished: list[Runs]) -> Runs:
-    """Trained once for all tests."""
+    """The runs, which all tests share."""
     if not finished:
         outcome = train(settings)
         two = settings.override([f"training.output={tmp_path / 'two'}"])
@@ -110,30 +110,30 @@ def runs(settings: Settings, tmp_path: Path, finished: list[Runs]) -> Runs:
 
 
 def test_batches_are_uneven(settings):
-    """What the runs are about: once, one process has no sentence of its own."""
+    """The runs include a batch in which one process has no sentence."""
     tokenizer = load_tokenizer(settings.encoder.name, 128)
     corpus = EncodedCorpus(formats.read(settings.data.train), tokenizer, settings.encoder)
     sizes = sorted(len(b) for b in corpus.shuffled_batches(4, settings.training.seed, 0))
     assert sizes == [1, 4, 4, 4]
 
 
-# The bias of attention keys has no effect and no gradient but rounding, which Adam blows up.
+# The bias of attention keys has no effect: its gradient is rounding error, which Adam amplifies.
 IDLE = (".key.bias", ".key_value.bias")
 
 
 @pytest.mark.parametrize("name", ["state", "model"])
 def test_weights_agree(runs, name):
-    """Measured: 4e-7 at most, where the weights themselves move by 1e-2."""
+    """Measured: at most 4e-7, while the weights themselves move by 1e-2."""
     one, two = runs.tensors(name)
     assert one.keys() == two.keys()
     weights = [key for key in one if not key.startswith("optimizer.") and not key.endswith(IDLE)]
     far = {key: float((one[key] - two[key]).abs().max()) for key in weights}
     assert max(far.values()) < 1e-5, max(far.items(), key=lambda item: item[1])
-    assert max(far.values()) > 0, "the two processes cannot have shared the work"
+    assert max(far.values()) > 0, "identical weights: the processes did not share the work"
 
 
 def test_gradients_agree(runs):
-    """Adam's moments, because its updates would hide a gradient of the wrong size."""
+    """Compare Adam's moments, since its updates hide the size of gradients."""
     one, two = runs.tensors("state")
     moments = [key for key in one if key.startswith("optimizer.")]
     assert len(moments) > 100

@@ -1,7 +1,7 @@
-"""The installed models give the entities and scores that release 0.1 gave.
+"""The installed models predict the same entities and scores as in release 0.1.
 
-tests/golden holds them, as (start, end, label, score) of each sentence, for both engines and for
-starts from candidates and from noise with γ = 5.
+tests/golden holds (start, end, label, score) of each sentence for both engines, starting from
+candidates and from noise with γ = 5.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Packages import only what lies below them, and importing never goes round in a circle."""
+"""Packages import only packages below them, and there are no import cycles."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LAYERS = (
     ("cli",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-# The user's object is a facade: these methods hand over to packages above it when they are called.
+# Facades: methods that delegate to packages above them when they are called.
 FACADES = {
     ("inference.pipeline", "training"),  # DiffusionNER.fine_tune
     ("inference.pipeline", "integrations"),  # push_to_hub, predict_entities
@@ -47,7 +47,7 @@ def tree_of(module: str) -> ast.Module:
 
 
 def imported(nodes: Iterator[ast.AST]) -> Iterator[str]:
-    """Modules of the package that import statements name, without the package's own name."""
+    """Yield the imported modules of this package, without its own name."""
     for node in nodes:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -75,8 +75,8 @@ def test_every_package_has_a_layer() -> None:
     assert {module.partition(".")[0] for module in modules()} - {"__init__"} == set(LEVEL)
 
 
-def test_modules_do_not_import_each_other_in_a_circle() -> None:
-    """Imports inside of functions count too: none may be there to dodge a circle."""
+def test_there_are_no_import_cycles() -> None:
+    """Imports inside functions count too: they must not hide a cycle."""
     known = set(modules())
 
     def targets(module: str) -> set[str]:
@@ -107,8 +107,8 @@ def test_modules_do_not_import_each_other_in_a_circle() -> None:
         visit(module, ())
 
 
-def test_cuda_is_not_imported_for_a_cpu() -> None:
-    """Only functions import the GPU package, where a GPU is used."""
+def test_gpu_code_is_not_imported_on_a_cpu() -> None:
+    """Only functions that use a GPU import the GPU package."""
     for module in modules():
         if module.startswith("inference.gpu") or module == "training.graphs":
             continue

@@ -12,7 +12,7 @@ from diffusionner.diffusion import gaussian_noise, mix_keys, uniform_noise
 
 
 def reference_finaliser(z: int) -> int:
-    """SplitMix64's, in unbounded integers."""
+    """Finaliser of SplitMix64 in unbounded integers."""
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) % 2**64
     return z ^ (z >> 31)
@@ -44,7 +44,7 @@ def test_gaussian_noise_is_normal():
 
 
 def independent(a: np.ndarray, b: np.ndarray) -> bool:
-    """Correlation of the numbers and of their squares within five deviations of none."""
+    """Return whether numbers and their squares correlate by less than five deviations."""
     bound = 5 / math.sqrt(a.size)
     pairs = [(a, b), (a**2, b**2), (a, b**2)]
     return all(abs(np.corrcoef(p.ravel(), q.ravel())[0, 1]) < bound for p, q in pairs)
@@ -55,7 +55,7 @@ def test_keys_positions_and_salts_are_independent():
     noise = gaussian_noise(keys, 100)
     assert independent(noise[:-1], noise[1:])  # neighbouring keys
     assert independent(noise[:, :-1], noise[:, 1:])  # neighbouring positions
-    # Keys that differ by what positions differ by must not give a shifted copy.
+    # Keys that differ by the distance of two positions must not give a shifted copy.
     shifted = gaussian_noise(keys + (0x9E3779B97F4A7C15 - 2**64), 100)
     assert independent(noise[:, 1:], shifted[:, :-1])
     for salts in ((0,), (1,), (2, 3)):
@@ -72,7 +72,7 @@ def test_a_longer_draw_continues_a_shorter_one():
 def test_noise_depends_on_the_key_alone():
     keys = np.array([3, -9, 2**40])
     together = gaussian_noise(keys, 7, 2)
-    np.random.seed(123)  # no global generator takes part
+    np.random.seed(123)  # no global generator is used
     assert np.array_equal(gaussian_noise(keys[[2, 0]], 7, 2), together[[2, 0]])
     assert np.array_equal(gaussian_noise(keys.reshape(3, 1), 7, 2)[:, 0], together)
 
@@ -82,7 +82,7 @@ def test_mixed_keys_are_splitmix(salts):
     keys = [0, 1, -1, 123456789, -(2**63), 2**63 - 1]
     for key, mixed in zip(keys, mix_keys(np.array(keys), *salts).tolist(), strict=True):
         for salt in salts:
-            # The step's highest bit is left out, so that it is the same as a signed integer.
+            # The highest bit of the step is dropped, so that it is the same as a signed integer.
             key += (0x9E3779B97F4A7C15 * (salt + 1)) % 2**63
             key = reference_finaliser(key % 2**64)
         assert mixed % 2**64 == key
@@ -93,7 +93,7 @@ def test_mixed_keys_are_distinct():
     mixed = np.concatenate([mix_keys(keys, salt) for salt in (0, 1, 2, 3, 10**12)])
     twice = np.concatenate([mix_keys(keys, a, b) for a in range(3) for b in range(3)])
     everything = np.concatenate([mixed, twice])
-    # Key 0 stands in both halves of `keys`.
+    # Key 0 is in both halves of `keys`.
     assert len(np.unique(everything)) == 14 * len(np.unique(keys))
     assert everything.dtype == np.int64
     assert np.array_equal(mix_keys(keys), keys)

@@ -1,3 +1,5 @@
+"""Partition into batches, against all other partitions."""
+
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -7,7 +9,7 @@ from diffusionner.batching.padding import FIXED_COST, cheapest_cuts
 
 
 def cost(sizes, cuts, budget):
-    """None where a batch is too large though it could be cut."""
+    """Return the cost of a partition; None if a batch of several sentences exceeds the budget."""
     total = 0.0
     for start, end in pairwise(cuts):
         taken = (end - start) * sizes[end - 1]
@@ -18,7 +20,7 @@ def cost(sizes, cuts, budget):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_no_other_way_of_cutting_is_cheaper(seed):
+def test_no_other_partition_is_cheaper(seed):
     random = np.random.default_rng(seed)
     sizes = np.sort(random.integers(1, 30, 9))
     budget = float(random.integers(20, 120))
@@ -36,7 +38,7 @@ def test_sentences_of_one_length_fill_their_batches():
     assert counts.sum() == 1000 and counts.max() == 64 and len(counts) == 16
 
 
-def test_less_is_padding_than_in_batches_of_one_number():
+def test_less_padding_than_with_batches_of_equal_size():
     sizes = np.sort(np.random.default_rng(0).gamma(4, 20, 4096).astype(np.int64) + 3)
     budget = 256 * sizes.mean()
     cuts = cheapest_cuts(sizes, budget)
@@ -45,5 +47,5 @@ def test_less_is_padding_than_in_batches_of_one_number():
     assert ours < 1.07 * sizes.sum() < theirs
 
 
-def test_a_sentence_larger_than_the_budget_is_alone():
+def test_a_sentence_larger_than_the_budget_has_its_own_batch():
     assert cheapest_cuts(np.array([3, 4, 100]), 10.0).tolist() == [0, 2, 3]

@@ -1,4 +1,4 @@
-"""DiffusionNER, the object people call, with random weights that find plenty of entities."""
+"""The DiffusionNER object, with random weights that predict many entities."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from diffusionner.inference.predictor import batch_size
 
 from diffusionner import DiffusionNER, Entity
 from diffusionner.corpus import Sentence
 from diffusionner.errors import DataError, SettingsError
-from diffusionner.inference import reading
+from diffusionner.inference import stream
+from diffusionner.inference.stream import batch_size
 from diffusionner.model.encoder import SentenceEncoder
 from diffusionner.settings import Settings
 from models import LABELS, assert_same, lively_model, spans
@@ -85,13 +85,13 @@ def test_offsets_are_exact(ner, name):
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\t \r\n", "\u200b\ufeff"])
-def test_nothing_to_find(ner, text):
+def test_texts_without_words(ner, text):
     assert ner(text) == []
     assert list(ner.pipe([text, "Ada", text]))[::2] == [[], []]
 
 
 def test_ten_thousand_words(ner):
-    """One sentence without an end: every part is read."""
+    """A single endless sentence is read to its end."""
     text = " ".join(["Ada", "met", "the", "wife", "of", "Charles"] * 1667)
     entities = ner(text, steps=1, spans=8, batch_size=64)
     for entity in entities:
@@ -130,7 +130,7 @@ def test_entities_are_in_reading_order(ner):
 # --- Streaming --------------------------------------------------------------------------------
 
 
-def test_pipe_gives_what_single_calls_give(ner):
+def test_pipe_equals_single_calls(ner):
     together = list(ner.pipe(TEXTS))
     assert sum(map(len, together)) > 20
     assert_same(together, [ner(text) for text in TEXTS])
@@ -138,8 +138,8 @@ def test_pipe_gives_what_single_calls_give(ner):
 
 @pytest.mark.parametrize("fixture", ["ner", "contextual"])
 def test_pipe_is_lazy(request, monkeypatch, fixture):
-    """Never more than four buffers ahead of what was taken, and endless input is fine."""
-    monkeypatch.setattr(reading, "BUFFERED_BATCHES", 2)
+    """Input may be endless: it is read at most a few chunks ahead."""
+    monkeypatch.setattr(stream, "BUFFERED_BATCHES", 2)
     model = request.getfixturevalue(fixture)
     taken = 0
 
@@ -150,7 +150,7 @@ def test_pipe_is_lazy(request, monkeypatch, fixture):
             yield f"Person {taken} left."
 
     results = model.pipe(endless(), batch_size=3)
-    assert taken == 0, "read before anything was asked for"
+    assert taken == 0, "nothing is read before the first result is requested"
     for number in range(1, 20):
         entities = next(results)
         assert all(f"Person {number} left."[e.start : e.end] == e.text for e in entities)
@@ -166,14 +166,14 @@ def test_pipe_takes_many_texts(ner):
 
 
 @pytest.mark.parametrize("given", [["Ada met Bob.", "Bob"], None, b"Ada", 1, {"text": "Ada"}])
-def test_only_strings_are_texts(ner, given):
-    with pytest.raises(TypeError, match=r"one text, not .* pipe takes many"):
+def test_texts_must_be_strings(ner, given):
+    with pytest.raises(TypeError, match=r"one text, not .* use pipe for many"):
         ner(given)
-    with pytest.raises(TypeError, match="text 1 is no string"):
+    with pytest.raises(TypeError, match=r"text 1 is a \w+, not a string"):
         list(ner.pipe(["Ada", given]))
 
 
-def test_only_strings_are_words(ner):
+def test_words_must_be_strings(ner):
     with pytest.raises(TypeError, match="words of sentence 1"):
         ner.predict_tokens([["Ada"], ["Ada", 1]])
 
@@ -187,12 +187,12 @@ def test_an_error_in_the_input_reaches_the_caller(ner):
         list(ner.pipe(broken()))
 
 
-# --- Batches do not matter --------------------------------------------------------------------
+# --- Independence of batches ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 64])
 @pytest.mark.parametrize("fixture", ["ner", "contextual"])
-def test_any_batch_size_gives_the_same(request, nested_sentences, fixture, batch_size):
+def test_entities_do_not_depend_on_the_batch_size(request, nested_sentences, fixture, batch_size):
     model = request.getfixturevalue(fixture)
     sentences = [s.words for s in nested_sentences[:20]]
     docs = [f"doc {i // 7}" if i < 18 else None for i in range(20)]
@@ -201,7 +201,7 @@ def test_any_batch_size_gives_the_same(request, nested_sentences, fixture, batch
     assert_same(model.predict_tokens(sentences, docs, batch_size=batch_size), expected)
 
 
-def test_any_order_gives_the_same(ner, nested_sentences):
+def test_entities_do_not_depend_on_the_order(ner, nested_sentences):
     sentences = [s.words for s in nested_sentences[:20]]
     expected = ner.predict_tokens(sentences)
     order = torch.randperm(20, generator=torch.Generator().manual_seed(3)).tolist()
@@ -209,7 +209,7 @@ def test_any_order_gives_the_same(ner, nested_sentences):
     assert_same(shuffled, [expected[i] for i in order])
 
 
-def test_any_order_of_documents_gives_the_same(contextual, nested_sentences):
+def test_entities_do_not_depend_on_the_order_of_documents(contextual, nested_sentences):
     documents = [[s.words for s in nested_sentences[i : i + 4]] for i in range(0, 20, 4)]
 
     def predict(order: list[int]) -> dict[int, list[list[Entity]]]:
@@ -224,27 +224,27 @@ def test_any_order_of_documents_gives_the_same(contextual, nested_sentences):
 
 
 @pytest.mark.parametrize("fixture", ["ner", "contextual"])
-def test_buffers_do_not_cut_context(request, monkeypatch, nested_sentences, fixture):
-    """A document longer than many buffers, with empty sentences in between."""
+def test_chunks_keep_context(request, monkeypatch, nested_sentences, fixture):
+    """A document may be longer than several chunks and have empty sentences."""
     model = request.getfixturevalue(fixture)
     sentences = [s.words for s in nested_sentences[:24]]
     sentences[5:5] = [[], []]
     docs = ["a"] * 15 + [None] * 2 + ["b"] * 9
     expected = model.predict_tokens(sentences, docs, batch_size=100)
-    monkeypatch.setattr(reading, "BUFFERED_BATCHES", 1)
+    monkeypatch.setattr(stream, "BUFFERED_BATCHES", 1)
     assert_same(model.predict_tokens(sentences, docs, batch_size=2), expected)
     assert_same(model.predict_tokens(sentences, docs, batch_size=1), expected)
 
 
 def test_texts_are_streamed_with_their_context(contextual, monkeypatch):
     expected = list(contextual.pipe(TEXTS, batch_size=100))
-    monkeypatch.setattr(reading, "BUFFERED_BATCHES", 1)
+    monkeypatch.setattr(stream, "BUFFERED_BATCHES", 1)
     assert_same(list(contextual.pipe(TEXTS, batch_size=1)), expected)
     assert_same([contextual(text) for text in TEXTS], expected)
 
 
-def test_context_is_seen(contextual, ner, nested_sentences):
-    """Neighbours of the same document only, and only by a model that was told so."""
+def test_context_is_used(contextual, ner, nested_sentences):
+    """Only that of the same document, and only by a model with encoder.context."""
     sentences = [s.words for s in nested_sentences[:3]]
     alone = contextual.predict_tokens(sentences)
     apart = contextual.predict_tokens(sentences, ["a", "b", "c"])
@@ -254,7 +254,7 @@ def test_context_is_seen(contextual, ner, nested_sentences):
     assert_same(ner.predict_tokens(sentences), ner.predict_tokens(sentences, ["a", "a", "a"]))
 
 
-def test_corpus_prediction_is_the_same(contextual, nested_sentences):
+def test_predict_sentences_equals_predict_tokens(contextual, nested_sentences):
     sentences = [Sentence(s.words, doc=f"doc {i // 5}") for i, s in enumerate(nested_sentences)]
     calls: list[tuple[int, int]] = []
     found = contextual.predict_sentences(sentences, progress=lambda *call: calls.append(call))
@@ -263,8 +263,8 @@ def test_corpus_prediction_is_the_same(contextual, nested_sentences):
     assert calls[-1][0] == calls[-1][1] >= len(sentences)  # windows
 
 
-def test_a_flat_list_of_words_is_refused(ner):
-    with pytest.raises(TypeError, match="one per sentence"):
+def test_a_flat_list_of_words_is_an_error(ner):
+    with pytest.raises(TypeError, match="each a list of words"):
         ner.predict_tokens(["Ada", "left"])
 
 
@@ -280,14 +280,13 @@ def test_long_sentences_are_read_to_the_end(ner, nested_sentences):
     for start in range(0, 300, 30):
         assert any(start <= middle < start + 30 for middle in middles), start
     bounds = [(e.start, e.end) for e in entities]
-    assert len(bounds) == len(set(bounds)), "an entity of two windows is there twice"
+    assert len(bounds) == len(set(bounds)), "entities of two windows are merged"
     for entity in entities:
         assert entity.text == " ".join(words[entity.start : entity.end])
     assert_same(ner.predict_tokens([["Ada"], words, ["x"]], batch_size=2)[1:2], [entities])
 
 
-def test_entities_of_long_sentences_can_cross_windows(ner, nested_sentences):
-    """Windows overlap: some entity lies across every window's edge."""
+def test_entities_can_lie_across_the_edge_of_a_window(ner, nested_sentences):
     words = [word for s in nested_sentences for word in s.words][:300]
     (entities,) = ner.predict_tokens([words], spans=60)
     covered = {position for e in entities for position in range(e.start + 1, e.end)}
@@ -297,7 +296,7 @@ def test_entities_of_long_sentences_can_cross_windows(ner, nested_sentences):
 # --- The reverse process from given spans -----------------------------------------------------
 
 
-def test_starts_from_given_spans(ner):
+def test_from_spans(ner):
     sentences = [["Ada", "met", "the", "wife", "of", "Charles"], ["Rome"], ["He", "left", "Rome"]]
     given = [[(0, 1), (2, 6)], [], [(2, 3)]]
     found = ner.predict_tokens(sentences, from_spans=given)
@@ -308,11 +307,10 @@ def test_starts_from_given_spans(ner):
     assert spans(other[0]) != spans(found[0])
     assert_same(other[1:], found[1:])
     again = ner.predict_tokens(sentences, from_spans=given, seed=5)
-    assert_same(again, found)  # without noise there is nothing to seed
+    assert_same(again, found)  # no noise, so the seed does not matter
 
 
-def test_given_spans_of_other_sentences_do_not_matter(ner, nested_sentences):
-    """Padding to the largest number of spans changes nothing."""
+def test_from_spans_does_not_depend_on_the_batch(ner, nested_sentences):
     sentences = [s.words for s in nested_sentences[:6]]
     given = [[(i, i + 1) for i in range(n + 1)] for n in range(6)]
     together = ner.predict_tokens(sentences, from_spans=given)
@@ -321,8 +319,7 @@ def test_given_spans_of_other_sentences_do_not_matter(ner, nested_sentences):
     assert_same(ner.predict_tokens(sentences, from_spans=given, batch_size=1), together)
 
 
-def test_given_spans_with_context(contextual, nested_sentences):
-    """Empty sentences neither break nor shift anything."""
+def test_from_spans_with_context_and_empty_sentences(contextual, nested_sentences):
     sentences = [s.words for s in nested_sentences[:4]]
     given = [[(0, 2), (1, 3)]] * 4
     expected = contextual.predict_tokens(sentences, ["a"] * 4, given)
@@ -345,7 +342,7 @@ def test_the_timestep_matters(ner, nested_sentences):
 
 @pytest.mark.parametrize("span", [(0, 3), (-1, 1), (1, 1), (2, 1), (2, 3)])
 def test_bad_spans_are_errors(ner, span):
-    with pytest.raises(DataError, match=r"sentence 1: the span \[.*outside its 2 words"):
+    with pytest.raises(DataError, match=r"sentence 1: span \[.*outside its 2 words"):
         ner.predict_tokens([["x"], ["a", "b"]], from_spans=[[], [(0, 1), span]])
 
 
@@ -355,7 +352,7 @@ def test_impossible_timesteps_are_errors(ner, timestep):
         ner.predict_tokens([["a"]], from_spans=[[(0, 1)]], timestep=timestep)
 
 
-def test_arguments_that_do_not_fit_together(ner):
+def test_inconsistent_arguments_are_errors(ner):
     with pytest.raises(ValueError, match="spans of 1 sentences for 2"):
         ner.predict_tokens([["a"], ["b"]], from_spans=[[]])
     with pytest.raises(ValueError, match="1 docs for 2"):
@@ -364,8 +361,8 @@ def test_arguments_that_do_not_fit_together(ner):
         ner.predict_tokens([["a"]], timestep=5)
 
 
-def test_given_spans_in_long_sentences(ner, nested_sentences):
-    """Only the windows that hold a given span find anything."""
+def test_from_spans_in_long_sentences(ner, nested_sentences):
+    """Only windows that hold a given span predict entities."""
     words = [word for s in nested_sentences for word in s.words][:300]
     total = 0
     for start in range(0, 300, 20):
@@ -379,9 +376,9 @@ def test_given_spans_in_long_sentences(ner, nested_sentences):
 # --- Options ----------------------------------------------------------------------------------
 
 
-def test_a_device_that_is_given_batches_ahead_gets_larger_ones(ner):
+def test_automatic_batch_size(ner):
     sizes = []
-    for engine in (SimpleNamespace(ahead=0), SimpleNamespace(ahead=8)):
+    for engine in (SimpleNamespace(prefetch=0), SimpleNamespace(prefetch=8)):
         for given in ("auto", 5):
             inference = ner.settings.with_inference({"batch_size": given}).inference
             sizes.append(batch_size(engine, inference))
@@ -403,8 +400,8 @@ def test_a_device_that_is_given_batches_ahead_gets_larger_ones(ner):
         ({"batch_size": "large"}, "expected int"),
     ],
 )
-def test_bad_options_are_errors_at_once(ner, options, message):
-    """Also where the result is a generator that nobody has asked yet."""
+def test_invalid_options_are_errors_at_once(ner, options, message):
+    """Also if the result is a generator that has not been started."""
     for call in (
         lambda: ner("Ada", **options),
         lambda: ner.pipe(["Ada"], **options),
@@ -423,7 +420,7 @@ def test_threshold_filters_by_score(ner):
     assert 0 < len(some) < len(everything)
     assert some == [e for e in everything if e.score >= middle - 1e-6]
     assert some == ner(TEXTS[0], phi=3 * middle)
-    assert ner(TEXTS[0], threshold=None) == everything  # None: as the model has it
+    assert ner(TEXTS[0], threshold=None) == everything  # None is the default of the model
 
 
 def test_overlap_policies(ner, nested_sentences):
@@ -456,7 +453,7 @@ def test_seed_spans_and_eta_matter(ner):
 # --- Folders ----------------------------------------------------------------------------------
 
 
-def test_round_trip(contextual, tmp_path):
+def test_save_and_load(contextual, tmp_path):
     folder = tmp_path / "a" / "new" / "model"
     contextual.save_pretrained(folder)
     again = DiffusionNER.from_pretrained(folder)
@@ -469,8 +466,8 @@ def test_round_trip(contextual, tmp_path):
     assert first == second
 
 
-def test_the_folder_holds_no_code(ner, tmp_path):
-    """JSON, safetensors and text only: loading a stranger's model runs nothing of theirs."""
+def test_a_model_folder_contains_no_code(ner, tmp_path):
+    """JSON, safetensors and text only, so that loading a model never runs code from it."""
     ner.save_pretrained(tmp_path)
     names = {path.name for path in tmp_path.rglob("*")}
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= names
@@ -482,8 +479,8 @@ def test_the_folder_holds_no_code(ner, tmp_path):
             assert "auto_map" not in path.read_text(encoding="utf-8")
 
 
-def test_the_folder_is_all_that_is_needed(build, encoder_folder, tmp_path, monkeypatch):
-    """Neither the encoder it was made from nor the working directory matters."""
+def test_a_model_folder_is_self_contained(build, encoder_folder, tmp_path, monkeypatch):
+    """It needs neither the encoder it was made from nor the working directory."""
     model = build(f"encoder.name={os.path.relpath(encoder_folder)}")
     model.save_pretrained(tmp_path / "model")
     (tmp_path / "elsewhere").mkdir()

@@ -1,7 +1,7 @@
-"""Runs killed at any moment and resumed end bit for bit like a run that was left alone.
+"""A run that is killed at any moment and resumed ends bit-identical to an uninterrupted one.
 
-Every run is a process of its own, forked from a server that has torch loaded already, and dies of
-SIGKILL: nothing gets a chance to clean up.
+Every run is its own process, forked from a server that has already loaded torch, and is killed by
+SIGKILL, so that nothing can clean up.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KILLED = -signal.SIGKILL
 
 @pytest.fixture(scope="module")
 def processes() -> Iterator[multiprocessing.context.BaseContext]:
-    """A context whose processes start in milliseconds, with one thread each."""
+    """Context whose processes start in milliseconds, with one thread each."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["diffusionner.training.trainer", "torch.utils.tensorboard"])
     before = os.environ.get("OMP_NUM_THREADS")
@@ -47,8 +47,7 @@ def processes() -> Iterator[multiprocessing.context.BaseContext]:
 
 @pytest.fixture
 def settings(tiny_settings: Settings) -> Settings:
-    """Dropout, a frozen phase, averaged weights, an initializer, which has a step of its own in
-    every update, and a dev F1 that changes with every epoch.
+    """Dropout, a frozen phase, averaged weights, an initializer, and a dev F1 that changes.
 
     The state is saved after every update.
     """
@@ -76,10 +75,10 @@ def folders() -> list[Path]:
 
 
 @pytest.fixture
-def undisturbed(processes, settings: Settings, folders: list[Path]) -> Path:
-    """The folder of the same run left alone; run once."""
+def uninterrupted(processes, settings: Settings, folders: list[Path]) -> Path:
+    """Folder of the same run without interruption, which all tests share."""
     if not folders:
-        folder = Path(f"{settings.training.output}-undisturbed")
+        folder = Path(f"{settings.training.output}-uninterrupted")
         finish(processes, settings.override([f"training.output={folder}"]))
         assert progress_of(folder)["best_epoch"] > 1
         folders.append(folder)
@@ -91,7 +90,7 @@ def die() -> None:
 
 
 def on_call(number: int, function: Callable, then: Callable[..., object]) -> Callable:
-    """The function, but its number-th call (from 1) is `then`."""
+    """Return the function with its n-th call (from 1) replaced by `then`."""
     calls = iter(range(1, 10**6))
 
     def counted(*args, **kwargs):
@@ -101,7 +100,7 @@ def on_call(number: int, function: Callable, then: Callable[..., object]) -> Cal
 
 
 def train_and_die(settings: Settings, place: str, number: int) -> None:
-    """Train, resuming if there is a state, and die when a place is reached for the n-th time."""
+    """Train, resuming if there is a state, and die at the n-th time a place is reached."""
     update, select, save_file, replace = (
         Trainer._update, Trainer._select, checkpoint.save_file, os.replace,
     )  # fmt: skip
@@ -124,11 +123,11 @@ def train_and_die(settings: Settings, place: str, number: int) -> None:
         die()
 
     def state_moved(source, target) -> None:
-        """Only the state counts: it is what a run resumes from."""
+        """Count only moves of the state."""
         (moved if str(target).endswith("state.safetensors") else replace)(source, target)
 
     def weights_next(source, target) -> None:
-        """Die when everything but the weights of the model is in place."""
+        """Die when all files of the model but the weights are in place."""
         (last if str(target).endswith("model.safetensors") else replace)(source, target)
 
     moved = on_call(number, replace, after_a_move)
@@ -194,7 +193,7 @@ def assert_same_run(folder: Path, reference: Path) -> None:
 
 
 def log_lines(folder: Path) -> list[tuple[int, int | None]]:
-    """(step, epoch or nothing) of every line; a torn line would not parse."""
+    """Return (step, epoch or None) of every line; a torn line would not parse."""
     lines = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
     return [(record["step"], record.get("epoch")) for record in map(json.loads, lines)]
 
@@ -205,9 +204,9 @@ def assert_clean_log(folder: Path, reference: Path) -> None:
     assert set(lines) == set(log_lines(reference))
 
 
-# --- Killed from inside, where it hurts -------------------------------------------------------
+# --- Killed at critical places ----------------------------------------------------------------
 
-# The place and how often it is passed, for each process in turn; an epoch has eight updates.
+# Place and number of times it is reached, for each process in turn; an epoch has eight updates.
 DEATHS = [
     [
         ("before the state is saved", 1),
@@ -225,31 +224,31 @@ DEATHS = [
 
 
 @pytest.mark.parametrize("deaths", DEATHS, ids=lambda deaths: f"{deaths[0][0]} {deaths[0][1]}")
-def test_killed_while_saving(processes, settings, undisturbed, deaths):
+def test_killed_while_saving(processes, settings, uninterrupted, deaths):
     folder = Path(settings.training.output)
     for place, number in deaths:
         kill(processes, settings, place, number)
         if (folder / "model.safetensors").exists():
-            DiffusionNER.from_pretrained(folder)  # whole at any time
+            DiffusionNER.from_pretrained(folder)  # complete at any time
     finish(processes, settings)
-    assert_same_run(folder, undisturbed)
-    assert_clean_log(folder, undisturbed)
+    assert_same_run(folder, uninterrupted)
+    assert_clean_log(folder, uninterrupted)
 
 
-def test_killed_between_selection_and_state(processes, settings, undisturbed):
-    """The epoch is evaluated again on resumption, to the same choice, and logged once."""
+def test_killed_between_selection_and_state(processes, settings, uninterrupted):
+    """The epoch is evaluated again after resuming, selects the same model and is logged once."""
     for place in ("between model and log", "between model and state"):
         kill(processes, settings, place, 1)
     finish(processes, settings)
-    assert_same_run(Path(settings.training.output), undisturbed)
-    assert_clean_log(Path(settings.training.output), undisturbed)
+    assert_same_run(Path(settings.training.output), uninterrupted)
+    assert_clean_log(Path(settings.training.output), uninterrupted)
 
 
-# --- Killed from outside, at any time ---------------------------------------------------------
+# --- Killed at random times -------------------------------------------------------------------
 
 
-def test_killed_at_random_moments(processes, settings, undisturbed):
-    """Again and again, after a random number of saved states and a random moment more."""
+def test_killed_at_random_moments(processes, settings, uninterrupted):
+    """Repeatedly, a random time after a random number of saved states."""
     moments = random.Random(7)
     folder = Path(settings.training.output)
     state = folder / "state.safetensors"
@@ -266,12 +265,12 @@ def test_killed_at_random_moments(processes, settings, undisturbed):
             break
         assert kills < 40, "no progress"
     assert kills >= 2
-    assert_same_run(folder, undisturbed)
-    assert_clean_log(folder, undisturbed)
+    assert_same_run(folder, uninterrupted)
+    assert_clean_log(folder, uninterrupted)
 
 
 def wait_for_states(process, state: Path, number: int) -> None:
-    """Until the state has been replaced so many times, or the process is done."""
+    """Wait until the state has been replaced that many times or the process has ended."""
 
     def written() -> int:
         return state.stat().st_mtime_ns if state.exists() else 0
@@ -284,12 +283,12 @@ def wait_for_states(process, state: Path, number: int) -> None:
             number -= 1
 
 
-# --- Refusals ---------------------------------------------------------------------------------
+# --- Errors -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def begun(processes, settings: Settings) -> Settings:
-    """A run with a dev file of its own that was killed after three updates."""
+def interrupted(processes, settings: Settings) -> Settings:
+    """A run with its own dev file that was killed after three updates."""
     corpus = Path(settings.data.train)
     dev = corpus.with_name("dev.jsonl")
     dev.write_text("\n".join(corpus.read_text().splitlines()[-5:]) + "\n")
@@ -302,26 +301,26 @@ def begun(processes, settings: Settings) -> Settings:
     "change",
     ["training.learning_rate=2e-3", "training.epochs=5", "diffusion.spans=13", "training.seed=1"],
 )
-def test_resuming_with_other_settings_is_refused(begun, change):
+def test_resuming_with_other_settings_is_an_error(interrupted, change):
     with pytest.raises(CheckpointError, match="other settings or data; resume with the same"):
-        train(begun.override([change]), resume=True)
-    assert progress_of(Path(begun.training.output))["step"] == 3
+        train(interrupted.override([change]), resume=True)
+    assert progress_of(Path(interrupted.training.output))["step"] == 3
 
 
 @pytest.mark.parametrize("which", ["train", "dev"])
-def test_resuming_with_other_data_is_refused(begun, which):
-    path = Path(getattr(begun.data, which))
+def test_resuming_with_other_data_is_an_error(interrupted, which):
+    path = Path(getattr(interrupted.data, which))
     path.write_text(path.read_text().replace('"PER"', '"FAC"', 1))
     with pytest.raises(CheckpointError, match="other settings or data"):
-        train(begun, resume=True)
+        train(interrupted, resume=True)
 
 
-def test_moved_runs_and_corpora_can_be_resumed(begun):
-    """Where things lie is not part of the run."""
-    folder, corpus = Path(begun.training.output), Path(begun.data.train)
+def test_moved_runs_and_corpora_can_be_resumed(interrupted):
+    """Paths are not part of the run."""
+    folder, corpus = Path(interrupted.training.output), Path(interrupted.data.train)
     folder.rename(folder.with_name("moved"))
     corpus.rename(corpus.with_name("moved.jsonl"))
-    moved = begun.override(
+    moved = interrupted.override(
         [
             f"training.output={folder.with_name('moved')}",
             f"data.train={corpus.with_name('moved.jsonl')}",

@@ -1,4 +1,4 @@
-"""Training on the CPU with a tiny encoder: it learns, and keeps and saves what it should."""
+"""Training on the CPU with a tiny encoder: learning, model selection, reproducibility."""
 
 from __future__ import annotations
 
@@ -33,10 +33,13 @@ def learned(
     nested_sentences: list[Sentence],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[Settings, Outcome]:
-    """A run that is to learn 32 nested sentences by heart."""
+    """A run that memorises 32 nested sentences."""
     folder = tmp_path_factory.mktemp("learned")
     settings = by_heart(nested_sentences, still_encoder, folder)
     return settings, train(settings)
+
+
+PREFIX = "encoder.transformer."
 
 
 def log_of(settings: Settings) -> list[dict]:
@@ -57,16 +60,16 @@ def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 
 
 def into(settings: Settings, name: str) -> Settings:
-    """The same run in another folder."""
+    """Return the same settings with another output folder."""
     return settings.override([f"training.output={Path(settings.training.output).parent / name}"])
 
 
 # --- Learning ---------------------------------------------------------------------------------
 
 
-def test_learns_nested_sentences_by_heart(learned):
+def test_memorises_nested_sentences(learned):
     settings, outcome = learned
-    assert outcome.best_f1 >= 0.98  # five seeds: 0.989 to 1; how a CPU rounds is another seed
+    assert outcome.best_f1 >= 0.98  # 0.989 to 1 over five seeds; CPUs round differently
     sentences = formats.read(settings.data.train)
     ner = DiffusionNER.from_pretrained(settings.training.output)
     report = score([s.entities for s in sentences], ner.predict_sentences(sentences))
@@ -75,7 +78,7 @@ def test_learns_nested_sentences_by_heart(learned):
     assert report.nested.f1 >= 0.95
 
 
-def test_folder_holds_the_model_that_was_reported(learned):
+def test_the_saved_model_has_the_reported_f1(learned):
     settings, outcome = learned
     sentences = formats.read(settings.data.dev)
     ner = DiffusionNER.from_pretrained(settings.training.output)
@@ -110,7 +113,7 @@ def test_learning_rate_warms_up_and_decays(learned):
     assert rates[-1] < 0.01 * max(rates)
 
 
-# --- What is kept -----------------------------------------------------------------------------
+# --- Model selection --------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -152,27 +155,24 @@ def test_test_set_is_scored_with_the_best_model(tiny_settings, scripted):
     assert written == {"data": fingerprint(sentences).to_dict(), **report.to_dict()}
     ner.network.load_state_dict(scripted[2])
     last = score_sentences(sentences, ner.predict_sentences(sentences))
-    assert report != last, "the last model does as well"
+    assert report != last, "the last model scores differently"
 
 
-def test_frozen_epochs_leave_the_encoder_alone(tiny_settings, scripted):
-    settings = tiny_settings.override(["training.frozen_epochs=2", "training.epochs=1"])
+@pytest.mark.parametrize("frozen", [0, 2])
+def test_frozen_epochs_do_not_change_the_encoder(tiny_settings, scripted, frozen):
+    settings = tiny_settings.override(
+        [f"training.frozen_epochs={frozen}", f"training.epochs={3 - frozen}"]
+    )
     train(settings)
     pretrained = load_encoder(settings.encoder.name).state_dict()
-    for name, tensor in pretrained.items():
-        inside = f"encoder.transformer.{name}"
-        assert torch.equal(scripted[1][inside], tensor), name
-    moved = [
-        n
-        for n, t in pretrained.items()
-        if not torch.equal(scripted[2][f"encoder.transformer.{n}"], t)
-    ]
-    assert len(moved) > 0.9 * len(pretrained)
-    rest = [n for n in scripted[0] if not n.startswith("encoder.transformer.")]
+    for epoch, own in enumerate(scripted):
+        moved = [n for n, t in pretrained.items() if not torch.equal(own[PREFIX + n], t)]
+        assert not moved if epoch < frozen else len(moved) > 0.9 * len(pretrained)
+    rest = [n for n in scripted[0] if not n.startswith(PREFIX)]
     assert all(not torch.equal(scripted[0][n], scripted[1][n]) for n in rest)
 
 
-def test_evaluates_as_often_as_told_and_at_the_end(tiny_settings):
+def test_evaluates_every_n_epochs_and_at_the_end(tiny_settings):
     train(tiny_settings.override(["training.evaluate_every=2"]))
     assert [r["epoch"] for r in log_of(tiny_settings) if "epoch" in r] == [2, 3]
 
@@ -196,19 +196,16 @@ def test_without_dev_the_last_epoch_is_kept(tiny_settings):
         assert torch.equal(tensor, state[f"network.{name}"]), name
 
 
-def test_averaged_weights_are_what_is_saved(tiny_settings, monkeypatch):
-    """Against the recurrence written out for one parameter."""
+def test_averaged_weights_are_saved(tiny_settings):
+    """Against the recurrence of one parameter."""
     decay, seen = 0.8, []
-    update = Trainer._update
-
-    def recording(self: Trainer, *args):
-        loss = update(self, *args)
-        seen.append(self.network.decoder.left.output.weight.detach().clone())
-        return loss
-
-    monkeypatch.setattr(Trainer, "_update", recording)
     settings = tiny_settings.override([f"training.ema={decay}", "data.dev_from_train=0"])
-    train(settings)
+    run = Trainer(settings, resume=False)
+    run.weights.optimizer.register_step_post_hook(
+        lambda *_: seen.append(run.network.decoder.left.output.weight.detach().clone())
+    )
+    with run.reporter:
+        run.run()
     expected = seen[0]
     for step, weight in enumerate(seen[1:], 1):
         kept = min(decay, step / (step + EMA_RAMP))
@@ -221,11 +218,11 @@ def test_averaged_weights_are_what_is_saved(tiny_settings, monkeypatch):
         assert torch.equal(tensor, state[f"average.module.{name}"]), name
 
 
-# --- The same run again -----------------------------------------------------------------------
+# --- Reproducibility --------------------------------------------------------------------------
 
 
-def test_same_seed_same_weights(tiny_settings):
-    """With dropout on; another seed gives others."""
+def test_the_seed_determines_the_weights(tiny_settings):
+    """With dropout."""
     runs = [tiny_settings, into(tiny_settings, "again"), into(tiny_settings, "other")]
     runs[2] = runs[2].override(["training.seed=1"])
     for settings in runs:
@@ -235,8 +232,8 @@ def test_same_seed_same_weights(tiny_settings):
     assert not equal(first, other)
 
 
-def test_accumulation_changes_nothing(tiny_settings, still_encoder):
-    """23 sentences in batches of 4: one batch has 3, so micro-batches of 2 and 1."""
+def test_accumulation_gives_the_same_weights(tiny_settings, still_encoder):
+    """23 sentences in batches of 4: one batch has 3, in micro-batches of 2 and 1."""
     settings = tiny_settings.override(
         [
             f"encoder.name={still_encoder}",
@@ -253,14 +250,14 @@ def test_accumulation_changes_nothing(tiny_settings, still_encoder):
     whole, summed = state_of(settings), state_of(parts)
     for name, tensor in whole.items():
         if name.endswith((".key.bias", ".key_value.bias")):
-            continue  # without effect, and without a gradient but rounding, which Adam blows up
+            continue  # no effect: its gradient is rounding error, which Adam amplifies
         if name.startswith("network."):
             assert (tensor - summed[name]).abs().max() < 1e-5, name
-        else:  # Adam's moments; its updates would hide a gradient of the wrong size
+        else:  # Adam's moments, since its updates hide the size of gradients
             torch.testing.assert_close(summed[name], tensor, rtol=1e-3, atol=1e-6, msg=name)
 
 
-def test_refuses_to_overwrite_a_run(tiny_settings):
+def test_a_run_is_not_overwritten(tiny_settings):
     settings = tiny_settings.override(["training.epochs=1"])
     train(settings)
     before = (Path(settings.training.output) / "model.safetensors").read_bytes()
@@ -269,7 +266,7 @@ def test_refuses_to_overwrite_a_run(tiny_settings):
     assert (Path(settings.training.output) / "model.safetensors").read_bytes() == before
 
 
-def test_two_processes_do_not_train_in_one_folder(tiny_settings):
+def test_two_processes_cannot_train_in_one_folder(tiny_settings):
     first = Trainer(tiny_settings, resume=False)
     log = Path(tiny_settings.training.output) / "log.jsonl"
     with pytest.raises(CheckpointError, match="another process is training in"):
@@ -277,21 +274,6 @@ def test_two_processes_do_not_train_in_one_folder(tiny_settings):
     assert log.read_text() == ""
     first.reporter.close()
     Trainer(tiny_settings, resume=False).reporter.close()
-
-
-@pytest.mark.parametrize(("frozen", "phases"), [(0, [False]), (1, [True, False])])
-def test_a_phase_is_entered_once(tiny_settings, monkeypatch, frozen, phases):
-    entered = []
-    enter = Trainer._enter_phase
-
-    def note(trainer: Trainer, step: int) -> torch.nn.Module:
-        model = enter(trainer, step)
-        entered.append(trainer.objective.freeze_encoder)
-        return model
-
-    monkeypatch.setattr(Trainer, "_enter_phase", note)
-    train(tiny_settings.override([f"training.frozen_epochs={frozen}", "training.epochs=2"]))
-    assert entered == phases
 
 
 def test_resuming_a_finished_run_changes_nothing(tiny_settings):
@@ -324,16 +306,16 @@ def test_every_variant_trains_and_loads(tiny_settings, changes):
     settings = tiny_settings.override([*changes, "training.epochs=1"])
     outcome = train(settings)
     assert all(0 < record["loss"] < 100 for record in log_of(settings) if "loss" in record)
-    sentences = formats.read(settings.data.train)[-8:]  # the ones held out as dev
+    sentences = formats.read(settings.data.train)[-8:]  # held out as dev
     ner = DiffusionNER.from_pretrained(settings.training.output)
-    if settings.encoder.context == 0:  # else the first would miss its left context
+    if settings.encoder.context == 0:  # otherwise the first would lack its left context
         found = ner.predict_sentences(sentences)
         f1 = score([s.entities for s in sentences], found).micro.f1
         assert f1 == pytest.approx(outcome.best_f1, abs=1e-12)
     assert ner.settings.override(["inference.phi=null"]) == settings
 
 
-def test_dev_must_not_be_the_test_corpus(tiny_settings, tmp_path):
+def test_dev_and_test_must_differ(tiny_settings, tmp_path):
     sentences = formats.read(tiny_settings.data.train)
     for name in ("dev.jsonl", "test.conll"):  # the same sentences in another format
         formats.write(tmp_path / name, sentences[:5])
@@ -345,7 +327,7 @@ def test_dev_must_not_be_the_test_corpus(tiny_settings, tmp_path):
     assert len(load_data(settings.data).test) == 5
 
 
-def test_annotations_that_cannot_be_learned_are_counted(tiny_settings, tmp_path):
+def test_ignored_annotations_are_counted(tiny_settings, tmp_path):
     path = tmp_path / "train.jsonl"
     whole, part = ({"start": s, "end": e, "label": "PER"} for s, e in ((0, 3), (8, 15)))
     records = [{"text": "Ada met Babbages", "entities": e} for e in ([whole], [whole, part])]
@@ -355,7 +337,7 @@ def test_annotations_that_cannot_be_learned_are_counted(tiny_settings, tmp_path)
     assert [len(s.entities) for s in data.train] == [1, 1]
 
 
-def test_the_format_of_the_corpora_can_be_told(tiny_settings, tmp_path):
+def test_the_format_of_the_corpora_can_be_set(tiny_settings, tmp_path):
     path = tmp_path / "train.txt"
     path.write_text("x B-PER Ada\nx O met\n")
     given = [f"data.train={path}", "data.dev_from_train=0", "data.format=conll:word=2,labels=1"]
@@ -376,7 +358,7 @@ def test_the_format_of_the_corpora_can_be_told(tiny_settings, tmp_path):
     ],
     ids=lambda changes: changes[0],
 )
-def test_graphed_gradients_are_those_of_the_plain_network(tiny_settings, changes):
+def test_cuda_graphs_give_the_same_gradients(tiny_settings, changes):
     settings = tiny_settings.override(
         [
             *changes,
@@ -386,17 +368,17 @@ def test_graphed_gradients_are_those_of_the_plain_network(tiny_settings, changes
             "training.frozen_epochs=0",
         ]
     )
+    from diffusionner.training.graphs import GraphedStep  # CUDA only
+
     trainer = Trainer(settings, resume=False)
     trainer._enter_phase(0)
-    graphed = trainer.graphed
-    assert graphed is not None
     for module in trainer.network.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
         elif isinstance(getattr(module, "dropout", None), float):
             module.dropout = 0.0
-    graphed.recorded.clear()  # with dropout
-    graphed.pool = torch.cuda.graph_pool_handle()  # the last one went with them
+    graphed = GraphedStep(trainer.objective, settings.training.batch_size)  # without dropout
+    trainer.graphed = graphed
     size = settings.training.batch_size
     full = [b for b in trainer.corpus.shuffled_batches(size, 0, 0) if len(b) == size]
 
@@ -406,7 +388,7 @@ def test_graphed_gradients_are_those_of_the_plain_network(tiny_settings, changes
             trainer.weights.optimizer.zero_grad(set_to_none=False)
             (micro,) = trainer._prepare(chosen, 0)
             if recorded:
-                assert graphed.fits(micro.batch)
+                assert graphed.can_replay(micro.batch)
                 loss = graphed(micro.batch, micro.inputs, micro.denominator)
             else:
                 batch = batch_to_device(micro.batch, trainer.device)

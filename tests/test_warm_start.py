@@ -1,4 +1,4 @@
-"""Training that starts from a trained model instead of a mere encoder."""
+"""Training that starts from a trained model instead of an encoder alone."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ def trained(tiny_settings) -> Path:
 
 
 def initial(settings, folder: Path, *changes: str) -> dict[str, torch.Tensor]:
-    """Weights before the first update."""
+    """Return the weights before the first update."""
     output = f"training.output={folder.parent / 'again'}"
     again = settings.override([f"encoder.name={folder}", output, *changes])
     return Trainer(again, resume=False).network.state_dict()
 
 
-def test_everything_is_taken_over(tiny_settings, trained):
+def test_all_weights_are_reused(tiny_settings, trained):
     weights = load_file(trained / "model.safetensors")
     found = initial(tiny_settings, trained)
     assert found.keys() == weights.keys()
     assert all(torch.equal(found[name], weights[name]) for name in weights)
 
 
-def test_types_are_learned_anew_where_labels_differ(tiny_settings, trained, tmp_path):
+def test_weights_of_types_are_not_reused_if_labels_differ(tiny_settings, trained, tmp_path):
     sentences = formats.read(tiny_settings.data.train)
     for sentence in sentences:
         sentence.entities = [e._replace(label=e.label[::-1]) for e in sentence.entities]
@@ -46,7 +46,7 @@ def test_types_are_learned_anew_where_labels_differ(tiny_settings, trained, tmp_
     assert differing == {"decoder.classifier.3.weight", "decoder.classifier.3.bias"}
 
 
-def test_what_has_another_shape_is_learned_anew(tiny_settings, trained):
+def test_weights_of_other_shapes_are_not_reused(tiny_settings, trained):
     weights = load_file(trained / "model.safetensors")
     found = initial(tiny_settings, trained, "decoder.feedforward=48", "decoder.layers=2")
     assert set(found) > set(weights)
@@ -56,7 +56,7 @@ def test_what_has_another_shape_is_learned_anew(tiny_settings, trained):
         assert not same_shape or torch.equal(found[name], weights[name]), name
 
 
-def test_a_packed_model_serves_too(tiny_settings, trained, tmp_path):
+def test_start_from_an_int8_model(tiny_settings, trained, tmp_path):
     DiffusionNER.from_pretrained(trained).save_pretrained(tmp_path / "packed", precision="int8")
     weights = load_file(trained / "model.safetensors")
     found = initial(tiny_settings, tmp_path / "packed")
@@ -65,13 +65,13 @@ def test_a_packed_model_serves_too(tiny_settings, trained, tmp_path):
     assert not torch.equal(found[name], weights[name])
 
 
-def test_the_run_ends_in_a_model_of_its_own(tiny_settings, trained):
+def test_the_run_saves_a_model(tiny_settings, trained):
     output = trained.parent / "again"
     train(tiny_settings.override([f"encoder.name={trained}", f"training.output={output}"]))
     assert DiffusionNER.from_pretrained(output).predict_sentences([Sentence(["Ada"])])
 
 
-def test_a_damaged_model_is_named(tiny_settings, trained):
+def test_a_damaged_model_is_an_error(tiny_settings, trained):
     (trained / "model.safetensors").write_bytes(b"nothing")
     with pytest.raises(EncoderError, match="cannot load the encoder of"):
         initial(tiny_settings, trained)
