@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import typing
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from diffusionner.corpus import Sentence
 from diffusionner.data.fingerprint import fingerprint
 from diffusionner.errors import CheckpointError, SettingsError
 from diffusionner.evaluation.scorer import score, score_sentences
+from diffusionner.methods import METHODS
 from diffusionner.model.tensors import batch_to_device
 from diffusionner.settings import Settings
 from diffusionner.storage.encoders import load_encoder
@@ -204,7 +205,7 @@ def test_averaged_weights_are_saved(tiny_settings):
     run.weights.optimizer.register_step_post_hook(
         lambda *_: seen.append(run.network.decoder.left.output.weight.detach().clone())
     )
-    with run.reporter:
+    with closing(run.reporter):
         run.run()
     expected = seen[0]
     for step, weight in enumerate(seen[1:], 1):
@@ -350,10 +351,7 @@ def test_the_format_of_the_corpora_can_be_set(tiny_settings, tmp_path):
 @pytest.mark.parametrize(
     "changes",
     [
-        *(
-            [f"method={name}"]
-            for name in typing.get_args(typing.get_type_hints(Settings)["method"])
-        ),
+        *([f"method={name}"] for name in METHODS),  # `models` registers the rivals
         ["decoder.offset_window=3", "decoder.initializer=types"],
     ],
     ids=lambda changes: changes[0],
@@ -377,9 +375,8 @@ def test_cuda_graphs_give_the_same_gradients(tiny_settings, changes):
             module.p = 0.0
         elif isinstance(getattr(module, "dropout", None), float):
             module.dropout = 0.0
-    graphed = GraphedStep(trainer.objective, settings.training.batch_size)  # without dropout
-    trainer.graphed = graphed
     size = settings.training.batch_size
+    graphed = trainer.graphed = GraphedStep(trainer.objective, size)  # without dropout
     full = [b for b in trainer.corpus.shuffled_batches(size, 0, 0) if len(b) == size]
 
     def gradients(recorded: bool) -> list[torch.Tensor]:
