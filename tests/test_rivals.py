@@ -9,6 +9,7 @@ import pytest
 import torch
 from services import running
 
+import reproduce.cli
 from benchmarks.cli import main
 from benchmarks.throughput import ENCODER, TEXT, WORDS
 from diffusionner import DiffusionNER, formats
@@ -164,3 +165,16 @@ def test_what_only_denoising_has(ner, few, tmp_path):
     ):
         with pytest.raises(SettingsError, match=f"denoising only.* is {ner.settings.method};"):
             ask()
+
+
+def test_a_rival_is_trained_by_the_command(config, cli, tmp_path):
+    output = tmp_path / "rival"
+    result = cli(
+        "train", config, "method=crf", f"training.output={output}", main=reproduce.cli.main
+    )
+    assert result.status == 0, result.err
+    settings = DiffusionNER.from_pretrained(output).settings
+    assert settings.method == "crf" and settings.options["levels"] >= 1
+    given = ("--model", output, "--data", config.with_name("train.jsonl"))
+    result = cli("evaluate", *given, main=reproduce.cli.main)
+    assert result.status == 0, result.err
