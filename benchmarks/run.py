@@ -41,7 +41,7 @@ Save = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class Request:
-    """What to measure, and for how long."""
+    """Options of a speed measurement."""
 
     data: Path
     models: tuple[Path, ...]
@@ -59,14 +59,14 @@ class Request:
     scaling: bool
 
 
-def run(request: Request, tell: ProgressCallback, save: Save) -> dict[str, Any]:
+def run(request: Request, progress: ProgressCallback, save: Save) -> dict[str, Any]:
     """Measure everything; return the record for the JSON file.
 
     It is saved after every section, so that an interrupted run leaves its results.
     """
     check_precisions(list(request.precisions))
     busy = machine.load()  # before the measurements add to it
-    tell("reading", 0, 1)
+    progress("reading", 0, 1)
     sentences, read = stages.read_seconds(str(request.data), request.format)
     record: dict[str, Any] = {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -81,19 +81,19 @@ def run(request: Request, tell: ProgressCallback, save: Save) -> dict[str, Any]:
     }
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
-        subjects = _subjects(request, sentences, scratch, tell)
-        record["latency"] = _latency(subjects, sentences, tell)
+        subjects = _subjects(request, sentences, scratch, progress)
+        record["latency"] = _latency(subjects, sentences, progress)
         record["machine"] = {**machine.describe(request.device), "load": busy}
-        record |= _inference(request, subjects, sentences, read, tell)
+        record |= _inference(request, subjects, sentences, read, progress)
         save(record)
         _free()
-        record["agreement"] = _agreement(request, subjects, sentences, tell)
+        record["agreement"] = _agreement(request, subjects, sentences, progress)
         save(record)
         _free()
         record["training"] = []
         if request.train and (encoder := _encoder_folder(subjects, scratch)):
             job = training.Job(request.settings, encoder, sentences, scratch / "training")
-            record["training"] = [training.measure(job, request.repeats, request.seconds, tell)]
+            record["training"] = [training.measure(job, request.repeats, request.seconds, progress)]
             _free()
         save(record)
     return record
@@ -104,12 +104,12 @@ def _inference(
     subjects: Sequence[Subject],
     sentences: list[Sentence],
     read: float,
-    tell: ProgressCallback,
+    progress: ProgressCallback,
 ) -> dict[str, Any]:
     """Measure throughput, stages and scaling of all models, which stay loaded."""
     models, axes = _load(subjects, request.precisions), request.axes
     record: dict[str, Any] = {"subjects": [_describe(loaded, sentences) for loaded in models]}
-    tell("sample", 0, 1)
+    progress("sample", 0, 1)
     count = throughput.sample_size(models[0], sentences, axes, request.seconds)
     chosen = sample.draw(sentences, count)
     record["measured_sentences"] = len(chosen)
@@ -125,12 +125,12 @@ def _inference(
         )
     ]
     memory = machine.PeakMemory(request.device)
-    measured = throughput.measure(points, models, chosen, request.repeats, request.device, tell)
+    measured = throughput.measure(points, models, chosen, request.repeats, request.device, progress)
     record["throughput"] = [one.to_dict() for one in measured]
     record["memory"] = memory.read()
     record["stages"] = [
         stages.measure(
-            loaded, chosen, read, axes.base_spans, axes.base_batch_size, request.repeats, tell
+            loaded, chosen, read, axes.base_spans, axes.base_batch_size, request.repeats, progress
         )
         for loaded in models
         if not loaded.subject.exported and loaded.ner.settings.denoises
@@ -138,14 +138,17 @@ def _inference(
     few = sample.spread(sentences, round(count * SCALING / scaling.TIMES[-1]))
     own = [loaded for loaded in models if loaded.precision == loaded.subject.own_precision]
     record["scaling"] = [
-        scaling.measure(loaded, few, axes.steps, axes.base_spans, axes.base_batch_size, tell)
+        scaling.measure(loaded, few, axes.steps, axes.base_spans, axes.base_batch_size, progress)
         for loaded in (own if request.scaling else ())
     ]
     return record
 
 
 def _agreement(
-    request: Request, subjects: Sequence[Subject], sentences: list[Sentence], tell: ProgressCallback
+    request: Request,
+    subjects: Sequence[Subject],
+    sentences: list[Sentence],
+    progress: ProgressCallback,
 ) -> list[dict[str, Any]]:
     """Compare every precision, and always float32, with the plain network.
 
@@ -155,11 +158,11 @@ def _agreement(
     count = min(request.checked, len(sentences))
     some = sample.draw(sentences, count)[:count]
     steps = tuple(dict.fromkeys((1, max(request.axes.steps, default=1))))
-    tell("agreement", 0, len(subjects))
+    progress("agreement", 0, len(subjects))
     expected = {original: agreement.expect(original, some, steps) for original in originals}
     found = []
     for number, subject in enumerate(subjects):
-        tell("agreement", number, len(subjects))
+        progress("agreement", number, len(subjects))
         original = originals[0] if subject.exported and originals else subject
         if original.exported:
             continue  # nothing to compare it with
@@ -175,7 +178,7 @@ def _agreement(
 
 
 def _subjects(
-    request: Request, sentences: Sequence[Sentence], scratch: Path, tell: ProgressCallback
+    request: Request, sentences: Sequence[Sentence], scratch: Path, progress: ProgressCallback
 ) -> list[Subject]:
     if request.shape is None:
         if not request.models:
@@ -189,7 +192,7 @@ def _subjects(
         pairs = zip(names, request.models, strict=True)
         graphs = request.cuda_graphs
         return [Subject(name, path, request.device, False, graphs) for name, path in pairs]
-    tell("random weights", 0, 1)
+    progress("random weights", 0, 1)
     folder = shapes.write(request.shape, sentences, request.settings, scratch)
     return [Subject(request.shape, folder, request.device, True, request.cuda_graphs)]
 
@@ -231,12 +234,12 @@ def _describe(loaded: Loaded, sentences: Sequence[Sentence]) -> dict[str, Any]:
 
 
 def _latency(
-    subjects: Sequence[Subject], sentences: Sequence[Sentence], tell: ProgressCallback
+    subjects: Sequence[Subject], sentences: Sequence[Sentence], progress: ProgressCallback
 ) -> list[dict[str, Any]]:
     nearest = min(sentences, key=lambda s: abs(len(s.words) - SHORT))
     found = []
     for number, subject in enumerate(subjects):
-        tell("latency", number, len(subjects))
+        progress("latency", number, len(subjects))
         found.append(throughput.latency(subject, nearest.words, CALLS))
         _free()
     return found

@@ -29,7 +29,7 @@ def measure(
     steps: Sequence[int],
     spans: int | str,
     most_batch_size: int,
-    tell: ProgressCallback,
+    progress: ProgressCallback,
 ) -> dict[str, Any]:
     """Measure streams of the sentences repeated 1, 10 and 100 times."""
     ner, device = loaded.ner, loaded.subject.device
@@ -39,13 +39,13 @@ def measure(
     _stream(ner, texts, TIMES[1], options)  # warm-up
     sizes = []
     for number, times in enumerate(TIMES):
-        tell("scaling", number, len(TIMES) + 1)
+        progress("scaling", number, len(TIMES) + 1)
         memory = PeakMemory(device)
         runs = [_stream(ner, texts, times, options) for _ in range(REPEATS[times])]
         each = Summary.of([1000 * moments[-1] / len(moments) for moments in runs])
         size = {"sentences": times * len(texts), "ms_per_sentence": each.to_dict()}
         sizes.append({**size, **memory.read()})
-    tell("scaling", len(TIMES), len(TIMES) + 1)
+    progress("scaling", len(TIMES), len(TIMES) + 1)
     return {
         "subject": loaded.subject.name,
         "precision": loaded.precision,

@@ -32,7 +32,7 @@ WORDS = (
 
 
 def texts(seed: int) -> Iterator[str]:
-    """One in ten is long, at random: clients that send theirs all at once are another test."""
+    """Yield random texts, one in ten of them long."""
     numbers = random.Random(seed)
 
     def sentence() -> str:
@@ -43,7 +43,7 @@ def texts(seed: int) -> Iterator[str]:
 
 
 class Connection:
-    """As little of HTTP as will do: the load is to be the service's, not this script's."""
+    """A minimal HTTP client, so that the service takes most of the load, not this program."""
 
     def __init__(self, url: str) -> None:
         self.host, port = url.removeprefix("http://").split(":")
@@ -67,7 +67,7 @@ class Connection:
 
 
 class Counted:
-    """Answers and how long they took."""
+    """Status codes and durations of answers."""
 
     def __init__(self) -> None:
         self.statuses: Counter[str] = Counter()
@@ -99,7 +99,7 @@ class Counted:
 
 
 async def closed(url: str, clients: int, seconds: float) -> float:
-    """So many clients, each waiting for its answer before it sends again."""
+    """Run clients that each wait for an answer before sending the next request."""
     counted = Counted()
     end = time.perf_counter() + seconds
 
@@ -116,7 +116,7 @@ async def closed(url: str, clients: int, seconds: float) -> float:
 
 
 async def open_loop(url: str, rate: float, seconds: float) -> None:
-    """Requests at a fixed rate, whether answers come or not."""
+    """Send requests at a fixed rate, whether answers come or not."""
     counted = Counted()
     running: set[asyncio.Task[None]] = set()
     idle: list[Connection] = []
@@ -142,7 +142,7 @@ async def open_loop(url: str, rate: float, seconds: float) -> None:
 
 
 async def soak(url: str, process: Process, clients: int, seconds: float) -> None:
-    """Memory while many clients go on."""
+    """Measure the memory while many clients send requests."""
     samples: list[tuple[float, float, float]] = []
 
     async def watch() -> None:
@@ -208,7 +208,7 @@ def serve_load(
         if soak_seconds:
             asyncio.run(soak(url, process, 64, soak_seconds))
             return
-        asyncio.run(closed(url, 4, 3))  # warm
+        asyncio.run(closed(url, 4, 3))  # warm-up
         one = asyncio.run(closed(url, 1, seconds))
         many = asyncio.run(closed(url, 64, seconds))
         print(f"{'64 clients to one':>24}: {many / one:.2f} times")

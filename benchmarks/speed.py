@@ -142,8 +142,8 @@ def speed(
         if json_path is not None:
             write_json(json_path, record)
 
-    with options.progress() as tell:
-        record = run(request, tell, save)
+    with options.progress() as progress:
+        record = run(request, progress, save)
     report.show(record, Console())
     if plots_folder is not None:
         plots.draw(record, plots_folder)

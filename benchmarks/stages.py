@@ -73,7 +73,7 @@ def measure(
     spans: int | str,
     batch_size: int,
     repeats: int,
-    tell: ProgressCallback,
+    progress: ProgressCallback,
 ) -> dict[str, Any]:
     """Measure the milliseconds per sentence of every stage at γ = 1."""
     runs = []
@@ -81,7 +81,7 @@ def measure(
     assert isinstance(network, DenoisingNetwork)
     first = uncounted_turns(loaded.subject.device)
     for turn in range(first + repeats):
-        tell("stages", turn, first + repeats)
+        progress("stages", turn, first + repeats)
         clock = Clock(loaded.subject.device)
         _pass(loaded.ner, network, sentences, spans, batch_size, clock)
         runs.append(clock.seconds)

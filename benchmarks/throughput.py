@@ -124,7 +124,7 @@ class Loaded:
 
     @property
     def paced(self) -> bool:
-        """Whether random weights must be told how many entities to generate."""
+        """True if random weights must be given the number of entities to generate."""
         return self.subject.random and self.ner.settings.method == "autoregressive"
 
     def words_task(
@@ -169,14 +169,14 @@ def measure(
     sentences: Sequence[Sentence],
     repeats: int,
     device: str,
-    tell: ProgressCallback,
+    progress: ProgressCallback,
 ) -> list[Measured]:
     """Measure all points on the same sentences, in turns."""
     by_name = {(one.subject.name, one.precision): one for one in models}
     tasks = {
         point: _task(point, by_name[point.subject, point.precision], sentences) for point in points
     }
-    seconds = interleave(tasks, repeats, device, tell, "throughput")
+    seconds = interleave(tasks, repeats, device, progress, "throughput")
     words = sum(len(s.words) for s in sentences)
     first = models[0].subject.name
     measured = []

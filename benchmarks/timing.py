@@ -60,7 +60,7 @@ def interleave(
     tasks: Mapping[Key, Callable[[], object]],
     repeats: int,
     device: str,
-    tell: ProgressCallback,
+    progress: ProgressCallback,
     what: str,
     uncounted: int | None = None,
 ) -> dict[Key, list[float]]:
@@ -74,12 +74,12 @@ def interleave(
     done, total = 0, (first + repeats) * len(tasks)
     for turn in range(first + repeats):
         for key, task in tasks.items():
-            tell(what, done, total)
+            progress(what, done, total)
             taken = timed(task, device)
             if turn >= first:
                 seconds[key].append(taken)
             done += 1
-    tell(what, total, total)
+    progress(what, total, total)
     return seconds
 
 

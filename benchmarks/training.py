@@ -113,11 +113,15 @@ class TimedTrainer(Trainer):
     """
 
     def __init__(
-        self, settings: Settings, windows: int, seconds: float, tell: Callable[[int, int], None]
+        self,
+        settings: Settings,
+        windows: int,
+        seconds: float,
+        on_window: Callable[[int, int], None],
     ) -> None:
         """windows: number of windows, of so many seconds, to measure the speed in."""
         super().__init__(settings, resume=False)
-        self.windows, self.seconds, self.tell = windows, seconds, tell
+        self.windows, self.seconds, self.on_window = windows, seconds, on_window
         self.per_epoch = -(-len(self.corpus) // settings.training.batch_size)
         self.meter = Speedometer(str(self.device), seconds)
         self.clock: StageClock | None = None  # set once the speed is known
@@ -143,7 +147,7 @@ class TimedTrainer(Trainer):
         elif self._is_warm(epoch):
             sentences = sum(len(micro.batch.lengths) for micro in prepared if micro.weight)
             self.meter.after_update(sentences, last=number + 1 == self.per_epoch)
-            self.tell(len(self.meter.found), self.windows)
+            self.on_window(len(self.meter.found), self.windows)
             if len(self.meter.found) == self.windows:
                 self.clock = self._time_stages()
         return loss
@@ -207,12 +211,12 @@ class Job:
         return Settings.from_dict(values)
 
 
-def measure(job: Job, repeats: int, seconds: float, tell: ProgressCallback) -> dict[str, Any]:
+def measure(job: Job, repeats: int, seconds: float, progress: ProgressCallback) -> dict[str, Any]:
     """Measure the sentences per second and the stages of an update."""
     what = "training"
-    tell(what, 0, repeats)
+    progress(what, 0, repeats)
     trainer = TimedTrainer(
-        job.prepare(), repeats, seconds, lambda done, total: tell(what, done, total)
+        job.prepare(), repeats, seconds, lambda done, total: progress(what, done, total)
     )
     memory = PeakMemory(str(trainer.device))
     trainer.run_until_measured()

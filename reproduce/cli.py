@@ -47,7 +47,7 @@ def main() -> None:
 
 @app.callback()
 def _describe() -> None:
-    """Reproduce the paper's tables and figures, beside rival methods.
+    """Reproduce the paper's tables and figures, with rival methods for comparison.
 
     `python -m reproduce TABLE...` is short for `python -m reproduce run TABLE...`. `train`,
     `evaluate` and `predict` are those of `diffusionner`; here they also know the rivals
@@ -110,8 +110,8 @@ def run(
 ) -> None:
     """Fill in tables and figures: run what is missing, then write them.
 
-    Writes Markdown, CSV, PNG and SVG beside the paper's own numbers. Every run is kept as a small
-    record in OUTPUT/records and never repeated. A run that was interrupted is resumed.
+    Writes Markdown, CSV, PNG and SVG, with the paper's own numbers for comparison. Every run is
+    kept as a small record in OUTPUT/records and never repeated. Interrupted runs are resumed.
 
     Examples:
 

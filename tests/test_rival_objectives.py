@@ -392,5 +392,5 @@ def test_a_decoder_without_attention_is_refused(make, method, change):
 
 @pytest.mark.parametrize("levels", ["0", "many"])
 def test_invalid_levels_are_refused(make, levels):
-    with pytest.raises(SettingsError, match="options.levels="):
+    with pytest.raises(SettingsError, match=r"options\.levels="):
         make("crf", f"options.levels={levels}")

@@ -56,8 +56,8 @@ def card(
     folder = registry.find_model(model).resolve()
     ner = options.load_model(folder, device)
     ner.settings.require_denoising("a card, with its curves over steps and noise,")
-    with options.progress() as tell:
-        figures = measure(folder, ner, described, device, sentences, tell)
+    with options.progress() as progress:
+        figures = measure(folder, ner, described, device, sentences, progress)
     # A card must not contain paths of this machine.
     name = folder.name if Path(model).is_absolute() else model
     words = ["python -m benchmarks card", name, f"--about {about.name}"]

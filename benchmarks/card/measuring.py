@@ -69,13 +69,13 @@ def measure(
     about: About,
     device: str,
     most: int | None,
-    tell: ProgressCallback,
+    progress: ProgressCallback,
 ) -> Figures:
     """Measure everything; curves and speed on at most `most` sentences of the first corpus."""
     corpora = {one.name: one.read() for one in about.corpora}
     measured = {
         name: Evaluation.from_report(
-            evaluate(ner, sentences, progress=partial(tell, name)), (name, folder.name)
+            evaluate(ner, sentences, progress=partial(progress, name)), (name, folder.name)
         )
         for name, sentences in corpora.items()
     }
@@ -85,7 +85,7 @@ def measure(
 
     def curve(what: str, values: Sequence[Any], start: str) -> list[float]:
         options = [{"start": start, what: value} for value in values]
-        return [_f1(ner, some, f"{what}, {start}", tell, **one) for one in options]
+        return [_f1(ner, some, f"{what}, {start}", progress, **one) for one in options]
 
     return Figures(
         measured,
@@ -93,14 +93,14 @@ def measure(
         {start: curve("steps", STEPS, start) for start in starts},
         {start: curve("spans", SPANS, start) for start in starts},
         curve("seed", SEEDS, "noise"),
-        _speed(ner, some[:TIMED_SENTENCES], device, tell),
+        _speed(ner, some[:TIMED_SENTENCES], device, progress),
         startup.measure(folder, device),
         machine.describe(device),
     )
 
 
 def reliability(predictions: PredictionScores) -> list[Bin | None]:
-    """The intervals of the expected calibration error one by one; None where nothing was found."""
+    """Return the intervals of the expected calibration error; None for an empty interval."""
     scores, right = predictions.scores, predictions.correct
     of = np.minimum((scores * BINS).astype(int), BINS - 1)
     return [
@@ -120,20 +120,20 @@ def _f1(
     ner: DiffusionNER,
     sentences: Sequence[Sentence],
     what: str,
-    tell: ProgressCallback,
+    progress: ProgressCallback,
     **options: Any,
 ) -> float:
-    predicted = ner.predict_sentences(sentences, partial(tell, what), **options)
+    predicted = ner.predict_sentences(sentences, partial(progress, what), **options)
     return 100 * score_sentences(sentences, predicted).micro.f1
 
 
 def _speed(
-    ner: DiffusionNER, sentences: Sequence[Sentence], device: str, tell: ProgressCallback
+    ner: DiffusionNER, sentences: Sequence[Sentence], device: str, progress: ProgressCallback
 ) -> Speed:
     """Measure the speed from words, with the model's own settings."""
     tasks = {"all": lambda: ner.decode_sentences(sentences)}
     started, worked = time.perf_counter(), time.process_time()
-    seconds = statistics.median(interleave(tasks, REPEATS, device, tell, "speed")["all"])
+    seconds = statistics.median(interleave(tasks, REPEATS, device, progress, "speed")["all"])
     cores = (time.process_time() - worked) / (time.perf_counter() - started)
     words = sum(len(sentence.words) for sentence in sentences)
     size = batch_size(ner.engine, ner.settings.inference)

@@ -68,7 +68,7 @@ class RecordedRival:
     ) -> Candidates[Tensor] | None:
         """Return the candidates; None if the shape is new.
 
-        If the start has spans, a method that can be told finds as many entities.
+        If the start has spans, generation returns as many entities.
         """
         sentences, words = batch.first.shape
         shape = (padded_count(sentences), round_up(words, WORDS))
