@@ -1,4 +1,4 @@
-"""The entity decoder: against direct loops, and independent of padding, draws and slots."""
+"""The entity decoder against loops, and its independence of padding, draws and empty slots."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 from plain import plain_decoder
 from torch import nn
 
-from diffusionner.model import Prediction, SentenceEncoding
-from diffusionner.model.decoder import Attention, EntityDecoder, sinusoidal_table
+from diffusionner.model.decoder import Attention, EntityDecoder, Prediction, sinusoidal_table
+from diffusionner.model.encoder import SentenceEncoding
 
 SIZE, TYPES, TIMESTEPS = 16, 3, 100
 LENGTHS = torch.tensor([7, 4])
@@ -48,7 +48,7 @@ def assert_close(a: Prediction, b: Prediction, words: int = 7) -> None:
 
 
 @pytest.mark.parametrize("pooling", ["mean", "endpoints"])
-def test_decoder_without_attention_written_out(pooling):
+def test_decoder_without_attention_equals_a_loop(pooling):
     decoder = make_decoder(layers=0, span_pooling=pooling)
     encoding, spans = sentence_states(), noisy_spans(draws=2)
     t = torch.tensor([[1, 50], [99, 100]])
@@ -75,8 +75,7 @@ def test_decoder_without_attention_written_out(pooling):
 
 
 @pytest.mark.parametrize("window", [1, 3, 10])
-def test_pointers_score_words_by_distance_too(window):
-    """To what a pointer has by itself comes what the span says of the word's distance."""
+def test_offset_scores_are_added_to_the_pointers(window):
     decoder = make_decoder(offset_window=window)
     nn.init.normal_(decoder.offsets.output.weight)
     encoding, spans = sentence_states(padding=2), noisy_spans(draws=2)
@@ -127,7 +126,7 @@ def test_padding_does_not_matter(pooling):
         assert (scores[1, ..., :4].sigmoid() > 1e-6).all()
 
 
-def test_attention_is_multi_head_attention():
+def test_attention_equals_multi_head_attention():
     torch.manual_seed(0)
     ours, reference = Attention(SIZE, 4, 0.0), nn.MultiheadAttention(SIZE, 4, batch_first=True)
     with torch.no_grad():
@@ -138,7 +137,7 @@ def test_attention_is_multi_head_attention():
         target, source = torch.randn(2, 3, SIZE), torch.randn(2, 5, SIZE)
         mask = torch.arange(5) < torch.tensor([[5], [2]])
         expected, _ = reference(target, source, source, key_padding_mask=~mask)
-        assert torch.allclose(ours(target, *ours.keys_values(source), mask), expected, atol=1e-6)
+        assert torch.allclose(ours(target, ours.keys_values(source), mask), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("attention", ["self_attention", "cross_attention"])
@@ -169,7 +168,7 @@ def test_self_attention_lets_spans_see_each_other():
 def test_cross_attention_lets_spans_see_the_sentence():
     spans = noisy_spans().clamp(max=2)
     encoding, changed = sentence_states(), sentence_states()
-    changed.states[:, 3] += 1.0  # a word that no span holds
+    changed.states[:, 3] += 1.0  # a word outside all spans
     for switch in (True, False):
         decoder = make_decoder(cross_attention=switch)
         before, after = (run(decoder, e, spans).types for e in (encoding, changed))
@@ -183,13 +182,11 @@ def test_draws_do_not_see_each_other(pooling):
     both = run(decoder, sentence_states(), spans, t)
     for d in range(2):
         alone = run(decoder, sentence_states(), spans[:, d : d + 1], t[:, d : d + 1])
-        part = Prediction(
-            both.left[:, d : d + 1], both.right[:, d : d + 1], both.types[:, d : d + 1]
-        )
-        assert_close(part, alone)
+        fields = (both.left, both.right, both.types, both.spans)
+        assert_close(Prediction(*(field[:, d : d + 1] for field in fields)), alone)
 
 
-def test_slots_that_do_not_count_are_not_seen():
+def test_spans_do_not_see_empty_slots():
     decoder = make_decoder(layers=2)
     spans = noisy_spans()
     slots = torch.tensor([[True, True, False, False, True], [False] * 5])

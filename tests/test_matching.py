@@ -1,4 +1,4 @@
-"""Matching against brute force, the objective against a loop written out, and the rates."""
+"""Matching against brute force, the objective against a loop, and the learning rate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import nn
 
 from diffusionner.batching import Batch
 from diffusionner.diffusion import Coordinates, Schedule, mix_keys
-from diffusionner.model import Prediction
+from diffusionner.model.decoder import Prediction
 from diffusionner.model.tensors import batch_to_device
 from diffusionner.settings import Settings
 from diffusionner.training.matching import (
@@ -24,12 +24,12 @@ from diffusionner.training.matching import (
     match,
     matched_count,
     matching_cost,
-    overlap,
+    span_iou,
 )
-from diffusionner.training.objective import DenoisingObjective, NoisySpans, NotFinite, Step
+from diffusionner.training.objective import DenoisingObjective, NoisySpans, NotFinite, StepOutput
 from diffusionner.training.optimisation import Phases
 
-# (spans K, entities N, matches) → how many spans each entity takes
+# (spans K, entities N, matches) → number of spans for each entity
 SHARES = {
     (5, 1, 1): [1],
     (5, 1, 3): [3],
@@ -47,7 +47,7 @@ SHARES = {
 
 
 def least_cost(cost: np.ndarray, columns: list[int]) -> tuple[float, list[int]]:
-    """The cheapest way to give each column a row of its own, and the column of each row."""
+    """Return the lowest cost of giving each column its own row, and the column of each row."""
     best: tuple[float, list[int]] = (math.inf, [])
     for rows in itertools.permutations(range(len(cost)), len(columns)):
         total = sum(cost[row, column] for row, column in zip(rows, columns, strict=True))
@@ -78,7 +78,7 @@ def test_more_entities_than_spans(matches):
     for _ in range(5):
         cost = -random.uniform(0, 3, (1, 1, 3, 5))
         assigned = match(cost, np.array([5]), matches)[0, 0]
-        # Every span takes an entity of its own: the same problem with the sides exchanged.
+        # Every span takes its own entity: the same problem with the sides swapped.
         _, spans_of = least_cost(cost[0, 0].T, [0, 1, 2])
         assert [spans_of[entity] for entity in assigned] == [0, 1, 2]
 
@@ -89,12 +89,12 @@ def test_without_entities_nothing_is_matched():
 
 
 @pytest.mark.parametrize("matches", [0, 1, 2])
-def test_a_batch_is_matched_as_its_parts(matches):
+def test_a_batch_is_matched_like_its_parts(matches):
     random = np.random.default_rng(2)
     counts = np.array([2, 0, 4, 7])
     cost = random.normal(size=(4, 3, 6, 7))
     for i, count in enumerate(counts):
-        cost[i, :, :, count:] = -100.0  # padding that would be a bargain
+        cost[i, :, :, count:] = -100.0  # padding that would be cheap
     together = match(cost, counts, matches)
     for i, count in enumerate(counts):
         for d in range(3):
@@ -103,7 +103,7 @@ def test_a_batch_is_matched_as_its_parts(matches):
             assert np.array_equal(together[i, d], alone[0, 0])
 
 
-def test_the_number_of_matched_spans_is_known_ahead():
+def test_the_number_of_matched_spans_is_known_in_advance():
     random = np.random.default_rng(3)
     for spans, entities, matches in itertools.product(range(1, 8), range(10), range(5)):
         cost = random.normal(size=(1, 1, spans, max(1, entities)))
@@ -122,6 +122,7 @@ def random_prediction(batch: int, draws: int, spans: int, words: int, types: int
         left=normal(batch, draws, spans, words),
         right=normal(batch, draws, spans, words),
         types=normal(batch, draws, spans, types + 1),
+        spans=torch.zeros(batch, draws, spans, 2, dtype=torch.int64),
     )
 
 
@@ -130,7 +131,7 @@ def test_matching_cost_is_the_sum_of_three_probabilities():
     gold = torch.tensor([[[0, 3], [1, 1], [2, 5]], [[4, 5], [0, 0], [0, 0]]])
     types = torch.tensor([[0, 1, 1], [1, 0, 0]])
     cost = matching_cost(prediction, gold, types)
-    # What the cost of padding is does not matter, but it must not fail.
+    # The cost of padding does not matter, but it must be computed without failing.
     padded = matching_cost(prediction, gold, torch.tensor([[0, 1, 1], [1, -1, -1]]))
     assert torch.equal(padded[0], cost[0]) and torch.equal(padded[1, ..., 0], cost[1, ..., 0])
     assert cost.shape == (2, 3, 4, 3)
@@ -142,13 +143,13 @@ def test_matching_cost_is_the_sum_of_three_probabilities():
         assert cost[b, d, k, n].item() == pytest.approx(-(left + right + kind), abs=1e-5)
 
 
-def test_overlap_is_the_share_of_words_in_both():
+def test_iou_is_the_share_of_words_in_both():
     random = np.random.default_rng(0)
     spans = np.sort(random.integers(0, 9, (2, 3, 20, 2)), -1)
     gold = np.sort(random.integers(0, 9, (2, 5, 2)), -1)
     present = np.array([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]]) > 0
-    found = overlap(torch.from_numpy(spans), torch.from_numpy(gold))
-    masked = overlap(*map(torch.from_numpy, (spans, gold, present)))
+    found = span_iou(torch.from_numpy(spans), torch.from_numpy(gold))
+    masked = span_iou(*map(torch.from_numpy, (spans, gold, present)))
     assert found.shape == masked.shape == (2, 3, 20, 5)
     for b, d, k, n in np.ndindex(*found.shape):
         one, other = (set(range(left, right + 1)) for left, right in (spans[b, d, k], gold[b, n]))
@@ -173,7 +174,7 @@ def test_only_costs_of_entities_must_be_finite(bad):
 
 
 class FixedNetwork(nn.Module):
-    """Predicts what it was told to, whatever the sentence."""
+    """Returns the same prediction for every sentence."""
 
     def __init__(self, prediction: Prediction, settings: Settings) -> None:
         super().__init__()
@@ -181,7 +182,7 @@ class FixedNetwork(nn.Module):
         self.coordinates = Coordinates(settings.diffusion.coordinates, settings.diffusion.scale)
         self.schedule = Schedule(settings.diffusion.schedule, settings.diffusion.timesteps)
 
-    def prepare(self, batch: Batch[torch.Tensor], freeze: bool) -> SimpleNamespace:
+    def prepare(self, batch: Batch[torch.Tensor], freeze_encoder: bool) -> SimpleNamespace:
         return SimpleNamespace(initial=None)
 
     def decoder(
@@ -211,7 +212,7 @@ def loss_of(prediction: Prediction, batch: Batch[np.ndarray], *overrides: str) -
     return forward(objective_of(prediction, *overrides), batch).item()
 
 
-def written_out(prediction: Prediction, batch: Batch[np.ndarray], matches: int) -> float:
+def loop_loss(prediction: Prediction, batch: Batch[np.ndarray], matches: int) -> float:
     gold, types = torch.from_numpy(batch.gold), torch.from_numpy(batch.gold_types)
     cost = matching_cost(prediction, gold, types).numpy()
     assigned = match(cost, batch.gold_counts, matches)
@@ -234,13 +235,13 @@ def written_out(prediction: Prediction, batch: Batch[np.ndarray], matches: int) 
 def test_loss_equals_the_loop(matches, draws):
     prediction = random_prediction(3, draws, SPANS, 6, TYPES)
     batch = make_batch(LENGTHS, GOLD)
-    expected = written_out(prediction, batch, matches)
+    expected = loop_loss(prediction, batch, matches)
     found = loss_of(prediction, batch, f"training.matches_per_entity={matches}")
     assert found == pytest.approx(expected, rel=1e-5)
 
 
-def test_no_entity_may_be_a_type_that_nobody_marked():
-    """Where only the first type was looked for, a span without an entity may be any other."""
+def test_no_entity_may_be_a_type_that_was_not_annotated():
+    """If only the first type was annotated, a span without an entity may be any other type."""
     prediction = random_prediction(len(LENGTHS), 1, 7, max(LENGTHS), TYPES)
     batch = make_batch(LENGTHS, [[], [], []])
     whole = loss_of(prediction, batch)
@@ -271,7 +272,7 @@ def test_loss_ignores_padding():
 
 
 def perfect(draws: int, certainty: float) -> Prediction:
-    """Scores that name the gold entities, one span each, and no entity elsewhere."""
+    """Return scores of the gold entities, one span each, and of no entity elsewhere."""
     shape = (3, draws, SPANS)
     left, right = torch.full((*shape, 6), -certainty), torch.full((*shape, 6), -certainty)
     types = torch.zeros(*shape, TYPES + 1)
@@ -281,7 +282,7 @@ def perfect(draws: int, certainty: float) -> Prediction:
             left[b, :, slot, first] = right[b, :, slot, last] = certainty
             types[b, :, slot, kind] = certainty
             types[b, :, slot, TYPES] = 0.0
-    return Prediction(left, right, types)
+    return Prediction(left, right, types, torch.zeros(*shape, 2, dtype=torch.int64))
 
 
 def test_better_predictions_have_smaller_losses():
@@ -292,14 +293,14 @@ def test_better_predictions_have_smaller_losses():
     assert loss_of(random_prediction(3, 2, SPANS, 6, TYPES), batch) > losses[3]
 
 
-def test_pointing_everywhere_does_not_pay():
+def test_pointing_everywhere_has_a_larger_loss():
     batch = make_batch(LENGTHS, GOLD)
     right, everywhere = perfect(1, 10.0), perfect(1, 10.0)
     everywhere.left.fill_(10.0)
     assert loss_of(everywhere, batch) > loss_of(right, batch) + 50
 
 
-def test_the_gradient_reaches_every_score_that_counts():
+def test_the_gradient_reaches_every_relevant_score():
     prediction = random_prediction(3, 1, SPANS, 6, TYPES)
     batch = make_batch(LENGTHS, GOLD)
     for scores in (prediction.left, prediction.right, prediction.types):
@@ -317,33 +318,41 @@ def test_matched_spans_count_over_draws():
     assert objective.denominator(np.array([2, 0, 1])) == 3 * (4 + 0 + 2)
 
 
-# Six words with an entity of three and one of a single word, and what was denoised.
+# Six words with an entity of three words and one of a single word, and noisy spans.
 NEAR_GOLD = [[(0, 2, 1), (4, 4, 0)]]
 NEAR_SPANS = torch.tensor([[[[1, 2], [5, 5], [0, 2], [3, 4], [0, 5]]]])
-# Of the first entity they have 2/3, 0, 1, 0 and 1/2, of the second 0, 0, 0, 1/2 and 1/6.
+# Their IoU with the first entity is 2/3, 0, 1, 0 and 1/2, with the second 0, 0, 0, 1/2 and 1/6.
 
 
-def near_step() -> Step:
-    """The second span is a little more like the first entity, all else is equal."""
+def near_step() -> StepOutput:
+    """Return a prediction whose second span is a little closer to the first entity."""
     prediction = Prediction(
         torch.zeros(1, 1, SPANS, 6),
         torch.zeros(1, 1, SPANS, 6),
         torch.zeros(1, 1, SPANS, TYPES + 1),
+        NEAR_SPANS,
     )
     prediction.left[0, 0, 1, 0] = 0.1
-    return Step(NEAR_SPANS, prediction, None)
+    return StepOutput(prediction, None)
+
+
+def random_near_step(sentences: int = 1) -> StepOutput:
+    """Return a random prediction from the spans near the entities."""
+    prediction = random_prediction(sentences, 1, SPANS, 6, TYPES)
+    spans = NEAR_SPANS.expand(sentences, 1, SPANS, 2)
+    return StepOutput(replace(prediction, spans=spans), None)
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.5, 2.0])
 def test_spans_that_overlap_an_entity_cost_less(weight):
-    step, tensors = near_step(), to_tensors(make_batch([6], NEAR_GOLD), torch.device("cpu"))
+    step, tensors = near_step(), batch_to_device(make_batch([6], NEAR_GOLD), torch.device("cpu"))
     plain = matching_cost(step.prediction, tensors.gold, tensors.gold_types)
     objective = objective_of(step.prediction, f"training.overlap_cost={weight}")
     costs = objective.costs(step, tensors)
     shares = torch.tensor([[2 / 3, 0], [0, 0], [1, 0], [0, 1 / 2], [1 / 2, 1 / 6]])
     assert torch.allclose(costs, plain - weight * shares, atol=1e-6)
     assigned = objective.assign(costs.numpy(), np.array([2]))[0, 0].tolist()
-    # Without it the prediction alone counts, with it also where the spans are.
+    # Without the overlap cost only the prediction counts, with it also the position of spans.
     if weight:
         assert assigned == [-1, -1, 0, 1, -1]
     else:
@@ -357,13 +366,13 @@ def test_spans_that_overlap_an_entity_cost_less(weight):
         (1.0, [-1, -1, 0, -1, -1]),
         (0.6, [0, -1, 0, -1, -1]),
         (0.5, [0, -1, 0, 1, 0]),
-        (0.1, [0, -1, 0, 1, 0]),  # the last has more of the first entity
+        (0.1, [0, -1, 0, 1, 0]),  # the last overlaps the first entity more
     ],
 )
-def test_spans_near_an_entity_are_given_to_it(iou, expected):
-    batch = make_batch([6], NEAR_GOLD, padding=2)  # the padding is no entity at word 0
+def test_spans_near_an_entity_are_matched_softly(iou, expected):
+    batch = make_batch([6], NEAR_GOLD, padding=2)  # padding must not count as an entity at word 0
     tensors = batch_to_device(batch, torch.device("cpu"))
-    step = Step(NEAR_SPANS, random_prediction(1, 1, SPANS, 6, TYPES), None)
+    step = random_near_step()
     matched = torch.tensor([[[-1, -1, 0, -1, -1]]])
     objective = objective_of(step.prediction, f"training.soft_match_iou={iou}")
     found = objective.loss(step, tensors, matched)
@@ -371,9 +380,9 @@ def test_spans_near_an_entity_are_given_to_it(iou, expected):
     assert found.item() == pytest.approx(plain.item(), rel=1e-6)
 
 
-def test_what_is_matched_stays_so_however_near_another_is():
-    tensors = to_tensors(make_batch([6], NEAR_GOLD), torch.device("cpu"))
-    step = Step(NEAR_SPANS, random_prediction(1, 1, SPANS, 6, TYPES), None)
+def test_soft_matching_does_not_change_matched_spans():
+    tensors = batch_to_device(make_batch([6], NEAR_GOLD), torch.device("cpu"))
+    step = random_near_step()
     matched = torch.tensor([[[1, 0, 1, 0, 1]]])
     losses = [
         objective_of(step.prediction, *changes).loss(step, tensors, matched).item()
@@ -382,9 +391,9 @@ def test_what_is_matched_stays_so_however_near_another_is():
     assert losses[0] == losses[1]
 
 
-def test_without_entities_nothing_is_near():
-    tensors = to_tensors(make_batch([6, 6], [[], []]), torch.device("cpu"))
-    step = Step(NEAR_SPANS.expand(2, 1, SPANS, 2), random_prediction(2, 1, SPANS, 6, TYPES), None)
+def test_soft_matching_without_entities_changes_nothing():
+    tensors = batch_to_device(make_batch([6, 6], [[], []]), torch.device("cpu"))
+    step = random_near_step(2)
     nothing = torch.full((2, 1, SPANS), -1)
     losses = [
         objective_of(step.prediction, *changes).loss(step, tensors, nothing).item()
@@ -394,7 +403,7 @@ def test_without_entities_nothing_is_near():
 
 
 @pytest.mark.parametrize("field", ["left", "right", "types"])
-def test_predictions_that_are_not_numbers_are_noticed(field):
+def test_predictions_that_are_not_finite_raise(field):
     prediction = random_prediction(3, 1, SPANS, 6, TYPES)
     getattr(prediction, field)[0, 0, 2] = math.nan
     with pytest.raises(NotFinite):
@@ -413,11 +422,11 @@ def noised(batch: Batch[np.ndarray], keys: np.ndarray, draws: int, *overrides: s
     return replace(drawn[0], spans=spans, t=t)
 
 
-def test_noisy_spans_lie_in_their_sentences():
+def test_noisy_spans_lie_within_their_sentences():
     noisy = noised(make_batch(LENGTHS, GOLD), np.arange(3), 200)
     assert noisy.spans.shape == (3, 200, SPANS, 2)
     assert noisy.t.shape == (3, 200)
-    assert noisy.spans.dtype == noisy.t.dtype == np.int64  # moved to a device in one piece
+    assert noisy.spans.dtype == noisy.t.dtype == np.int64  # moved to a device in one copy
     left, right = np.moveaxis(noisy.spans, -1, 0)
     assert (left >= 0).all() and (left <= right).all()
     assert right.max((1, 2)).tolist() == [length - 1 for length in LENGTHS]
@@ -431,7 +440,7 @@ def test_timesteps_are_uniform_over_the_process():
     assert shares[1:11].tolist() == pytest.approx([0.1] * 10, abs=0.02)
 
 
-def test_little_noise_leaves_the_gold_and_much_hides_it():
+def test_little_noise_keeps_the_gold_and_much_noise_hides_it():
     batch = make_batch(LENGTHS, GOLD)
     noisy = noised(batch, np.arange(3), 2000, "diffusion.expansion=repetition")
     gold = batch.gold[0, :2]
@@ -447,7 +456,7 @@ def test_noise_depends_on_the_key_alone():
     last = noised(make_batch(LENGTHS[2:], GOLD[2:]), keys[2:], 4)
     assert np.array_equal(together.spans[2:], last.spans)
     assert np.array_equal(together.t[2:], last.t)
-    assert len(np.unique(together.t)) == 12, "every sentence and draw has a timestep of its own"
+    assert len(np.unique(together.t)) == 12, "every sentence and draw has its own timestep"
 
 
 # The learning rate

@@ -1,4 +1,4 @@
-"""The encoder against direct loops; the whole network, independent of batches; its training."""
+"""The encoder against loops, the network's independence of batches, and its training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from diffusionner.inference.predictor import Task, predict
 from plain import plain_encoder, plain_inference
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -18,16 +17,17 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from diffusionner.batching import Batch, EncodedCorpus
 from diffusionner.batching.subwords import SubwordTokenizer
 from diffusionner.corpus import Sentence, collect_labels
-from diffusionner.diffusion import ddim_step, gaussian_noise, mix_keys
+from diffusionner.diffusion import ReverseStart, ReverseStep, ddim_step, gaussian_noise, mix_keys
 from diffusionner.errors import SettingsError
+from diffusionner.inference.stream import PredictionTask, predict
 from diffusionner.inference.torch_engine import TorchEngine
 from diffusionner.model.decoder import Prediction
 from diffusionner.model.encoder import BiLSTM, pool_subwords
-from diffusionner.model.network import DenoisingNetwork, Restored
-from diffusionner.model.tensors import to_device, to_tensors
+from diffusionner.model.network import DenoisingNetwork
+from diffusionner.model.tensors import batch_to_device, to_device
 from diffusionner.settings import EncoderSettings, InferenceSettings, Settings
 from diffusionner.storage.encoders import load_encoder, load_tokenizer
-from diffusionner.training.graphs import BUCKETS
+from diffusionner.training.graphs import GraphedStep
 from diffusionner.training.objective import DenoisingObjective
 from diffusionner.training.optimisation import build_optimizer, set_rate
 from models import everything
@@ -53,18 +53,27 @@ def tokenizer(encoder_folder: Path) -> SubwordTokenizer:
     return load_tokenizer(encoder_folder, limit=128)
 
 
-def tensors_of(corpus: EncodedCorpus, *steps: int) -> Batch[torch.Tensor]:
-    """All windows as one batch."""
-    return to_tensors(corpus.batch(np.arange(len(corpus)), *steps), CPU)
+def as_tensors(
+    corpus: EncodedCorpus, multiples: tuple[int, ...] = (1, 1, 1, 1, 1)
+) -> Batch[torch.Tensor]:
+    """Return all windows as one batch."""
+    return batch_to_device(corpus.batch(np.arange(len(corpus)), multiples), CPU)
 
 
-def full(count: int, spans: int) -> torch.Tensor:
-    """As many spans for every sentence."""
-    return torch.ones(count, spans, dtype=torch.bool)
+def same_spans(count: int, spans: int) -> ReverseStart[torch.Tensor]:
+    """Start with the same number of spans for every sentence."""
+    return ReverseStart(torch.ones(count, spans, dtype=torch.bool))
 
 
-def reverse(network, batch, settings: InferenceSettings, slots: torch.Tensor, *given) -> Restored:
-    return network.reverse(network.encoder(batch), batch.keys, settings, slots, *given)
+@torch.no_grad()
+def reverse_steps(
+    network: DenoisingNetwork,
+    batch: Batch[torch.Tensor],
+    settings: InferenceSettings,
+    start: ReverseStart[torch.Tensor],
+) -> list[ReverseStep[Prediction]]:
+    state = network.start_reverse(network.encode(batch), start, settings)
+    return list(network.reverse(state, batch.keys, settings, start.timestep))
 
 
 # Tensors
@@ -79,7 +88,7 @@ def test_arrays_keep_their_shapes_and_types_on_a_device(name, dtype):
     shapes = [(2, 3), (4,), (2, 3, 0), (1, 2, 3, 2), ()]
     random = np.random.default_rng(0)
     arrays = [random.integers(-(2**20), 2**20, shape).astype(dtype) for shape in shapes]
-    arrays.append(np.arange(12, dtype=dtype).reshape(3, 4)[:, ::2].T)  # not in one piece
+    arrays.append(np.arange(12, dtype=dtype).reshape(3, 4)[:, ::2].T)  # not contiguous
     moved = to_device(arrays, torch.device(name))
     for tensor, array in zip(moved, arrays, strict=True):
         assert tensor.device.type == name
@@ -90,7 +99,7 @@ def test_arrays_keep_their_shapes_and_types_on_a_device(name, dtype):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_batches_on_a_device_are_those_of_the_host(tokenizer, nested_sentences, device):
+def test_a_batch_on_a_device_equals_that_of_the_host(tokenizer, nested_sentences, device):
     labels = collect_labels(nested_sentences)
     settings = plain_encoder(character_filters=4, context=1)
     corpus = EncodedCorpus(nested_sentences[:6], tokenizer, settings, labels)
@@ -100,7 +109,7 @@ def test_batches_on_a_device_are_those_of_the_host(tokenizer, nested_sentences, 
     for f in fields(Batch):
         before, after = getattr(batch, f.name), getattr(moved, f.name)
         if f.name in ("keys", "gold_counts"):
-            assert after is before, "noise and matching are made on the host"
+            assert after is before, "noise and matching are computed on the host"
         else:
             assert after.device.type == device and after.dtype in (torch.int64, torch.bool), f.name
             assert after.shape == before.shape, f.name
@@ -111,9 +120,9 @@ def test_batches_on_a_device_are_those_of_the_host(tokenizer, nested_sentences, 
 
 
 @pytest.mark.parametrize("pooling", ["max", "mean", "first"])
-def test_subword_pooling_written_out(tokenizer, nested_sentences, pooling):
+def test_subword_pooling_equals_a_loop(tokenizer, nested_sentences, pooling):
     settings = plain_encoder(context=1, max_subwords=60)
-    batch = tensors_of(EncodedCorpus(nested_sentences[:6], tokenizer, settings))
+    batch = as_tensors(EncodedCorpus(nested_sentences[:6], tokenizer, settings))
     states = torch.randn(*batch.subwords.shape, 5, generator=torch.Generator().manual_seed(0))
     pooled = pool_subwords(states, batch.first, batch.word_of, pooling)
     reduce = {"max": lambda x: x.amax(0), "mean": lambda x: x.mean(0), "first": lambda x: x[0]}
@@ -126,7 +135,7 @@ def test_subword_pooling_written_out(tokenizer, nested_sentences, pooling):
 
 
 def sample(sentences: list[Sentence]) -> list[Sentence]:
-    """Sentences of very different lengths, one of them too long for the encoder."""
+    """Return sentences of very different lengths, one too long for the encoder."""
     joined = Sentence([word for s in sentences[:6] for word in s.words])
     return [Sentence(["Ann"]), Sentence(["Hm", "."]), *sentences[:4], joined]
 
@@ -134,7 +143,7 @@ def sample(sentences: list[Sentence]) -> list[Sentence]:
 def test_the_sentence_is_encoded_once(build, tokenizer, nested_sentences):
     network = build()
     corpus = EncodedCorpus(nested_sentences[:3], tokenizer, network_settings(network))
-    batch = tensors_of(corpus)
+    batch = as_tensors(corpus)
     calls = {"encoder": 0, "decoder": 0}
 
     def count(name: str) -> None:
@@ -144,12 +153,13 @@ def test_the_sentence_is_encoded_once(build, tokenizer, nested_sentences):
     network.decoder.register_forward_hook(lambda *_: count("decoder"))
     for steps in (1, 2, 9):
         calls.update(encoder=0, decoder=0)
-        reverse(network, batch, plain_inference(steps=steps), full(3, 6))
+        encoding, settings = network.encoder(batch), plain_inference(steps=steps)
+        network.candidates(encoding, batch.keys, same_spans(3, 6), settings)
         assert calls == {"encoder": 1, "decoder": steps}
 
 
 @pytest.mark.parametrize("layers", [1, 3])
-def test_lstm_is_a_packed_lstm(layers):
+def test_lstm_equals_a_packed_lstm(layers):
     ours = BiLSTM(5, 8, layers, 0.0)
     reference = nn.LSTM(5, 4, layers, batch_first=True, bidirectional=True)
     for number in range(layers):
@@ -169,14 +179,14 @@ def test_lstm_is_a_packed_lstm(layers):
 def test_word_states_are_zero_beyond_the_sentence(build, tokenizer, nested_sentences, layers):
     network = build(f"encoder.lstm_layers={layers}", "encoder.hidden_size=20")
     corpus = EncodedCorpus(sample(nested_sentences), tokenizer, network_settings(network))
-    encoding = network.encoder(tensors_of(corpus))
+    encoding = network.encoder(as_tensors(corpus))
     assert encoding.states.shape[-1] == 20
     assert (encoding.states[~encoding.mask] == 0).all()
     assert (encoding.states[encoding.mask] != 0).any(-1).all()
     assert torch.equal(encoding.mask.sum(1), encoding.lengths)
 
 
-def test_odd_sizes_and_stacked_lstms():
+def test_a_stacked_lstm_of_odd_size():
     lstm = BiLSTM(6, 5, layers=2, dropout=0.0)
     assert lstm(torch.zeros(1, 3, 6), torch.tensor([3])).shape == (1, 3, 5)
 
@@ -191,7 +201,7 @@ def test_only_character_features_see_capitals(build, tokenizer):
     for filters in (0, 8):
         network = build(f"encoder.character_filters={filters}", "encoder.lstm_layers=0")
         corpus = EncodedCorpus(sentences, tokenizer, network_settings(network))
-        states = network.encoder(tensors_of(corpus)).states
+        states = network.encoder(as_tensors(corpus)).states
         assert torch.allclose(states[0, 0], states[1, 0], atol=1e-6) == (filters == 0)
         assert torch.allclose(states[0, 1], states[1, 1], atol=1e-6)
 
@@ -201,7 +211,7 @@ def test_heads_must_divide_the_encoder(build):
         build("decoder.heads=5")
 
 
-# The whole
+# The reverse process
 
 
 @pytest.mark.parametrize("kind", ["left-right", "left-width"])
@@ -220,7 +230,7 @@ def test_predictions_do_not_depend_on_the_batch(
         assert len(corpus) > len(order), "one sentence takes several windows"
         results = predict(
             engine,
-            Task(corpus, range(len(order))),
+            PredictionTask(corpus, range(len(order))),
             replace(options, batch_size=size),
             everything(network.labels),
         )
@@ -232,18 +242,18 @@ def test_predictions_do_not_depend_on_the_batch(
     for other in (found(order, 100), found(order[::-1], 3), found([3, 6, 0, 5, 1, 2, 4], 4)):
         for number, entities in alone.items():
             assert [e[:3] for e in other[number]] == [e[:3] for e in entities]
-            totals = [e.total for e in entities]
-            assert [e.total for e in other[number]] == pytest.approx(totals, abs=1e-4)
+            scores = [e.score for e in entities]
+            assert [e.score for e in other[number]] == pytest.approx(scores, abs=1e-4)
 
 
 def test_steps_seed_and_noise_matter(build, tokenizer, nested_sentences):
     network = build()
     corpus = EncodedCorpus(nested_sentences[:4], tokenizer, network_settings(network))
-    batch = tensors_of(corpus)
-    base, slots = plain_inference(steps=4), full(4, 12)
+    batch = as_tensors(corpus)
+    base = plain_inference(steps=4)
 
     def types(options: InferenceSettings) -> torch.Tensor:
-        return reverse(network, batch, options, slots).predictions[-1].types
+        return reverse_steps(network, batch, options, same_spans(4, 12))[-1].prediction.types
 
     scores = types(base)
     assert torch.equal(scores, types(base))
@@ -252,109 +262,105 @@ def test_steps_seed_and_noise_matter(build, tokenizer, nested_sentences):
 
 
 @pytest.mark.parametrize("eta", [0.0, 0.7])
-def test_every_step_has_noise_of_its_own(build, tokenizer, nested_sentences, monkeypatch, eta):
-    """The steps written out: noise of sentence, seed and number of the step alone."""
+def test_every_step_has_its_own_noise(build, tokenizer, nested_sentences, eta):
+    """Noise depends on the sentence, the seed and the number of the step alone."""
     network = build()
     corpus = EncodedCorpus(nested_sentences[:3], tokenizer, network_settings(network))
-    batch = tensors_of(corpus)
-    seen: list[tuple[torch.Tensor, int, Prediction]] = []
-    denoise = network.denoise
-
-    def recording(sentence, x, t, slots):
-        prediction = denoise(sentence, x, t, slots)
-        seen.append((x, int(t[0, 0]), prediction))
-        return prediction
-
-    monkeypatch.setattr(network, "denoise", recording)
-    last = reverse(network, batch, plain_inference(steps=4, eta=eta, seed=5), full(3, 7))
-    assert [t for _, t, _ in seen] == [100, 75, 50, 25] and last.predictions == [seen[-1][2]]
+    batch = as_tensors(corpus)
+    options = plain_inference(steps=4, eta=eta, seed=5)
+    steps = reverse_steps(network, batch, options, same_spans(3, 7))
+    assert len(steps) == 4
 
     def noise(step: int) -> torch.Tensor:
         return torch.from_numpy(gaussian_noise(mix_keys(batch.keys, 5, step), 1, 7, 2))
 
-    assert torch.equal(seen[0][0], noise(0))
+    assert torch.equal(steps[0].x, noise(0))
     alpha_bar = network.schedule.alpha_bar.tolist()
-    for step, ((x, t, found), (following, later, _)) in enumerate(pairwise(seen), start=1):
-        left, right = found.left.argmax(-1), found.right.argmax(-1)
+    timesteps = pairwise([100, 75, 50, 25, 0])
+    for number, (step, (t, later)) in enumerate(zip(steps, timesteps, strict=True), start=1):
+        left, right = step.prediction.left.argmax(-1), step.prediction.right.argmax(-1)
         spans = torch.stack([left, torch.maximum(left, right)], -1)
-        x0 = network.coordinates.encode(spans, batch.lengths[:, None])
-        expected = ddim_step(x, x0, alpha_bar[t], alpha_bar[later], eta, noise(step))
-        assert torch.allclose(following, expected, atol=1e-6)
+        expected = x0 = network.coordinates.encode(spans, batch.lengths[:, None])
+        if later:
+            expected = ddim_step(step.x, x0, alpha_bar[t], alpha_bar[later], eta, noise(number))
+            assert torch.equal(steps[number].x, step.next_x)
+        assert torch.allclose(step.next_x, expected, atol=1e-6)
 
 
 def test_given_spans_replace_the_noise(build, tokenizer, nested_sentences):
     network = build()
     corpus = EncodedCorpus(nested_sentences[:2], tokenizer, network_settings(network))
-    batch = tensors_of(corpus)
+    batch = as_tensors(corpus)
     given = torch.tensor([[[0, 2], [1, 1]], [[2, 4], [0, 0]]])
-    options = plain_inference(steps=1)
-    prediction = reverse(network, batch, options, full(2, 2), given, 40).predictions[0]
+    start = replace(same_spans(2, 2), spans=given, timestep=40)
+    (step,) = reverse_steps(network, batch, plain_inference(steps=1), start)
+    prediction = step.prediction
     with torch.no_grad():
         t = torch.full((2, 1), 40)
-        direct = network.decoder(network.encode(batch), given[:, None], t)
+        direct = network.decoder(network.prepare(batch), given[:, None], t)
     assert torch.allclose(prediction.types, direct.types, atol=1e-5)
     assert torch.allclose(prediction.left, direct.left, atol=1e-5)
 
 
-@pytest.mark.parametrize("step", [1, 8])
-def test_batches_are_as_long_as_the_engine_likes(build, tokenizer, nested_sentences, step):
+@pytest.mark.parametrize("multiple", [1, 8])
+def test_batches_are_padded_as_the_engine_says(build, tokenizer, nested_sentences, multiple):
     network = build()
     corpus = EncodedCorpus(nested_sentences[:5], tokenizer, network_settings(network))
     engine = TorchEngine(network)
-    assert engine.subword_step == 1, "on a CPU padding costs as much as anything"
     lengths: list[int] = []
 
-    class Watched:
+    class WatchedEngine:
         labels = network.labels
-        subword_step, ahead = step, 0
+        subword_multiple, prefetch = multiple, 0
 
-        def find(self, batch, *rest):
+        def launch(self, batch, start, settings):
             lengths.append(batch.subwords.shape[1])
-            return engine.find(batch, *rest)
+            return engine.launch(batch, start, settings)
 
-    options = plain_inference(steps=1, spans=9, batch_size=1)
-    found = predict(Watched(), Task(corpus, range(5)), options, everything(network.labels))
-    sizes = corpus.windows.piece_end - corpus.windows.piece_start + tokenizer.special_count
-    assert lengths == [-(-size // step) * step for size in sorted(sizes.tolist())]
-    expected = predict(engine, Task(corpus, range(5)), options, everything(network.labels))
+    options, rule = plain_inference(steps=1, spans=9, batch_size=1), everything(network.labels)
+    found, expected = (
+        predict(one, PredictionTask(corpus, range(5)), options, rule)
+        for one in (WatchedEngine(), engine)
+    )
+    windows = corpus.windows
+    sizes = windows.subword_end - windows.subword_start + tokenizer.special_count
+    assert lengths == [-(-size // multiple) * multiple for size in sorted(sizes.tolist())]
     assert [[e[:3] for e in own] for own in found] == [[e[:3] for e in own] for own in expected]
 
 
-def test_predicting_leaves_the_network_as_it_was(build, tokenizer, nested_sentences):
+@pytest.mark.parametrize("training", [True, False])
+def test_predicting_restores_the_training_mode(build, tokenizer, nested_sentences, training):
     corpus = EncodedCorpus(nested_sentences[:2], tokenizer, plain_encoder())
-    network = build("encoder.character_filters=0")
-    for mode in (True, False):
-        network.train(mode)
-        calls: list[tuple[int, int]] = []
-
-        def note(done: int, total: int, calls: list[tuple[int, int]] = calls) -> None:
-            calls.append((done, total))
-
-        judge = everything(network.labels)
-        settings = plain_inference(steps=1)
-        predict(TorchEngine(network), Task(corpus, [1, 0]), settings, judge, progress=note)
-        assert network.training == network.decoder.training == mode
-        assert calls[-1] == (2, 2)
+    network = build("encoder.character_filters=0").train(training)
+    calls: list[tuple[int, int]] = []
+    predict(
+        TorchEngine(network),
+        PredictionTask(corpus, [1, 0]),
+        plain_inference(steps=1),
+        everything(network.labels),
+        progress=lambda done, total: calls.append((done, total)),
+    )
+    assert network.training == network.decoder.training == training
+    assert calls[-1] == (2, 2)
 
 
 # Training
 
 
-def test_padding_to_few_shapes_changes_nothing(build, tokenizer, nested_sentences):
-    """What CUDA graphs record: one of a few shapes."""
+def test_padding_for_cuda_graphs_changes_nothing(build, tokenizer, nested_sentences):
+    multiples = GraphedStep.multiples
     network = build()
     corpus = EncodedCorpus(nested_sentences[:4], tokenizer, network_settings(network))
-    plain, padded = tensors_of(corpus), tensors_of(corpus, *BUCKETS)
-    assert padded.subwords.shape[1] % BUCKETS[0] == 0
-    assert padded.first.shape[1] % BUCKETS[1] == 0
-    assert padded.gold.shape[1] == BUCKETS[2]
+    plain, padded = as_tensors(corpus), as_tensors(corpus, multiples)
+    assert padded.subwords.shape[1] % multiples[0] == 0
+    assert padded.first.shape[1] % multiples[1] == 0
+    assert padded.gold.shape[1] == multiples[2]
     assert padded.characters.shape[2] > plain.characters.shape[2]
     spans = torch.tensor([[0, 0], [1, 2], [0, 3]]).expand(4, 2, 3, 2)
     t = torch.tensor([5, 50]).expand(4, 2)
     with torch.no_grad():
         expected, found = (
-            network.decoder(network.prepare(batch, freeze=False), spans, t)
-            for batch in (plain, padded)
+            network.decoder(network.prepare(batch), spans, t) for batch in (plain, padded)
         )
     words = plain.first.shape[1]
     assert torch.allclose(found.left[..., :words], expected.left, atol=1e-4)
@@ -396,7 +402,7 @@ def test_each_parameter_is_optimised_once_at_its_rate(build, tiny_settings):
         assert group["lr"] == (1e-5 if name.startswith("encoder.transformer.") else 3e-4), name
         assert group["weight_decay"] == (0.02 if parameter.dim() > 1 else 0.0), name
     set_rate(optimizer, 0.5)
-    set_rate(optimizer, 0.25)  # of the peak, not of the present rate
+    set_rate(optimizer, 0.25)  # of the peak, not of the current rate
     assert {group["lr"] for group in optimizer.param_groups} == {2.5e-6, 7.5e-5}
 
 

@@ -1,50 +1,51 @@
-"""Pointer scores: the formula, and that the kernels of a GPU compute it."""
+"""Pointer scores against the formula, on a CPU and by the kernels of a GPU."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from diffusionner.model.pointer import pointer_scores
+
+from diffusionner.model.decoder import pointer_scores
 
 SHAPES = [(1, 1, 1, 8), (2, 7, 5, 40), (3, 60, 33, 384), (1, 180, 17, 1024)]
 
 
-def made(shape: tuple[int, int, int, int], dtype: torch.dtype) -> list[torch.Tensor]:
+def random_inputs(shape: tuple[int, int, int, int], dtype: torch.dtype) -> list[torch.Tensor]:
     batch, spans, words, size = shape
     torch.manual_seed(sum(shape))
     sizes = ((batch, words, size), (batch, spans, size), (size,))
     return [torch.randn(one).to(dtype).requires_grad_() for one in sizes]
 
 
-def literal(words: torch.Tensor, spans: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Span by span and word by word, in float64."""
+def formula(words: torch.Tensor, spans: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Compute the scores span by span and word by word."""
     scores = torch.zeros(len(words), spans.shape[1], words.shape[1], dtype=words.dtype)
     for b, q, m in np.ndindex(*scores.shape):
         scores[b, q, m] = (words[b, m] + spans[b, q]).clamp(min=0) @ weight
     return scores
 
 
-@pytest.mark.parametrize("trained", [True, False])
+@pytest.mark.parametrize("with_gradients", [True, False])
 @pytest.mark.parametrize("sign", [0, 1, -1])
 @pytest.mark.parametrize("shape", SHAPES[:2])
-def test_scores_are_the_formula(shape, sign, trained):
-    words, spans, weight = made(shape, torch.float32)
+def test_scores_equal_the_formula(shape, sign, with_gradients):
+    words, spans, weight = random_inputs(shape, torch.float32)
     if sign:
         weight = sign * weight.abs()
-    with torch.set_grad_enabled(trained):
+    with torch.set_grad_enabled(with_gradients):
         found = pointer_scores(words, spans, weight, torch.full((shape[0],), shape[2]))
-    expected = literal(words.double(), spans.double(), weight.double())
+    expected = formula(words.double(), spans.double(), weight.double())
     assert torch.allclose(found.double(), expected, atol=1e-4)
-    assert found.requires_grad == trained
+    assert found.requires_grad == with_gradients
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="kernels need a GPU")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_kernels_are_the_formula(shape, dtype):
-    given = made(shape, dtype)
+def test_kernels_equal_the_formula(shape, dtype):
+    given = random_inputs(shape, dtype)
     on_gpu = [one.detach().cuda().requires_grad_() for one in given]
     exact = [one.detach().double().requires_grad_() for one in given]
     lengths = torch.arange(shape[0]) * 16 % shape[2] + 1
@@ -58,5 +59,5 @@ def test_kernels_are_the_formula(shape, dtype):
     expected.backward(gradient)
     pairs = [(found, expected), *((a.grad, b.grad) for a, b in zip(on_gpu, exact, strict=True))]
     for one, other in pairs:
-        apart = (one.double().cpu() - other).norm() / other.norm()
-        assert apart < (1e-5 if one.dtype == torch.float32 else 5e-3)
+        difference = (one.double().cpu() - other).norm() / other.norm()
+        assert difference < (1e-5 if one.dtype == torch.float32 else 5e-3)
