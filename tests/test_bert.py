@@ -1,4 +1,4 @@
-"""BERT without transformers: the same weights, the same states, and nothing slow to import."""
+"""BERT without transformers: the same weights and states, without its slow import."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, BertModel
 from diffusionner import DiffusionNER
 from diffusionner.batching.subwords import SubwordTokenizer
 from diffusionner.errors import CheckpointError
-from diffusionner.model.bert import Bert, fits
+from diffusionner.model.bert import Bert, is_supported
 from diffusionner.storage.checkpoint import tokenizer_files
 from diffusionner.storage.encoders import load_encoder
 from models import lively_model
@@ -39,7 +39,7 @@ def found(ner: DiffusionNER) -> list[tuple[object, ...]]:
     return [(e.start, e.end, e.label, e.score) for e in ner(TEXT)]
 
 
-def test_states_are_those_of_transformers(encoder_folder):
+def test_states_equal_those_of_transformers(encoder_folder):
     theirs = load_encoder(str(encoder_folder)).eval()
     ours = Bert(theirs.config.to_dict())
     ours.load_state_dict(theirs.state_dict())  # the same names
@@ -62,12 +62,12 @@ def test_states_are_those_of_transformers(encoder_folder):
         {"is_decoder": True},
     ],
 )
-def test_what_is_left_to_transformers(encoder_folder, changes):
+def test_unsupported_configurations(encoder_folder, changes):
     config = load_encoder(str(encoder_folder)).config.to_dict()
-    assert fits(config) and not fits(config | changes)
+    assert is_supported(config) and not is_supported(config | changes)
 
 
-def test_a_model_of_another_kind_is_read_by_transformers(folder):
+def test_an_unsupported_model_is_loaded_by_transformers(folder):
     before = found(DiffusionNER.from_pretrained(folder, "cpu"))
     change_encoder(folder, hidden_act="relu")
     ner = DiffusionNER.from_pretrained(folder, "cpu")
@@ -83,7 +83,7 @@ def test_a_model_of_another_kind_is_read_by_transformers(folder):
         ("decoder", {"feedforward": 10**15}),
     ],
 )
-def test_sizes_that_cannot_be(folder, part, changes):
+def test_impossible_sizes_are_refused(folder, part, changes):
     file = folder / "config.json"
     config = json.loads(file.read_text())
     (config["settings"] if part == "decoder" else config)[part] |= changes
@@ -92,16 +92,16 @@ def test_sizes_that_cannot_be(folder, part, changes):
         DiffusionNER.from_pretrained(folder, "cpu")
 
 
-def test_both_find_the_same(folder, monkeypatch):
+def test_both_find_the_same_entities(folder, monkeypatch):
     ner = DiffusionNER.from_pretrained(folder, "cpu")
     assert isinstance(ner.encoder.transformer, Bert)
-    monkeypatch.setattr("diffusionner.model.bert.fits", lambda _: False)
+    monkeypatch.setattr("diffusionner.model.bert.is_supported", lambda _: False)
     theirs = DiffusionNER.from_pretrained(folder, "cpu")
     assert isinstance(theirs.encoder.transformer, BertModel)
     assert found(ner) == [(*rest, pytest.approx(score)) for *rest, score in found(theirs)] != []
 
 
-def test_nothing_slow_is_imported(folder):
+def test_slow_packages_are_not_imported(folder):
     code = (
         "import sys; from diffusionner import DiffusionNER; "
         f"DiffusionNER.from_pretrained({str(folder)!r}, 'cpu')({TEXT!r}); "
@@ -111,7 +111,7 @@ def test_nothing_slow_is_imported(folder):
     assert run.stdout.strip() == "[]"
 
 
-def test_a_model_that_was_read_can_be_written_without_its_folder(folder, tmp_path):
+def test_a_loaded_model_can_be_saved_without_its_folder(folder, tmp_path):
     ner = DiffusionNER.from_pretrained(folder, "cpu")
     before = {file.name: file.read_bytes() for file in folder.iterdir()}
     for file in folder.iterdir():
@@ -121,7 +121,7 @@ def test_a_model_that_was_read_can_be_written_without_its_folder(folder, tmp_pat
     assert ner.tokenizer.tokenize("ada") == ["a", "##d", "##a"]
 
 
-def test_the_tokenizer_is_that_of_transformers(encoder_folder):
+def test_the_tokenizer_equals_that_of_transformers(encoder_folder):
     theirs = SubwordTokenizer.from_hf(AutoTokenizer.from_pretrained(encoder_folder), 128)
     ours = SubwordTokenizer.read(encoder_folder, 128)
     for name in ("limit", "prefix", "suffix", "pad", "unknown"):
@@ -132,8 +132,8 @@ def test_the_tokenizer_is_that_of_transformers(encoder_folder):
     assert tokenizer_files(ours).keys() <= tokenizer_files(theirs).keys()
 
 
-def test_a_tokenizer_in_other_files_is_read_by_transformers(folder):
-    """As of an older version: without what names the special tokens."""
+def test_a_tokenizer_in_other_files_is_loaded_by_transformers(folder):
+    """Older versions have no file that names the special tokens."""
     expected = found(DiffusionNER.from_pretrained(folder, "cpu"))
     (folder / "tokenizer_config.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"the tokenizer in .* cannot be read"):

@@ -16,7 +16,7 @@ from models import lively_model
 
 def weights() -> dict[str, torch.Tensor]:
     torch.manual_seed(0)
-    large = torch.randn(80, 100) * torch.logspace(-3, 1, 80)[:, None]  # rows of many sizes
+    large = torch.randn(80, 100) * torch.logspace(-3, 1, 80)[:, None]  # rows of different scales
     large[3] = 0
     return {"large": large, "small": torch.randn(5, 6), "bias": torch.randn(80)}
 
@@ -34,13 +34,13 @@ def test_int8_is_a_quarter_and_close_in_every_row():
 
 
 @pytest.mark.parametrize(("precision", "error"), [("float32", 0), ("float16", 1e-2)])
-def test_other_precisions(precision, error):
+def test_other_precisions_round_less(precision, error):
     found = unpack(pack(weights(), precision), "here")
     for name, expected in weights().items():
         assert torch.allclose(found[name], expected, atol=error, rtol=0)
 
 
-def test_unknown_precision():
+def test_an_unknown_precision_is_refused():
     with pytest.raises(SettingsError, match="unknown precision 'int4'"):
         pack(weights(), "int4")
 
@@ -48,7 +48,7 @@ def test_unknown_precision():
 def test_a_missing_scale_is_named():
     packed = pack(weights(), "int8")
     del packed["large.scale"]
-    with pytest.raises(CheckpointError, match="here: 'large' has no scale"):
+    with pytest.raises(CheckpointError, match="here: 'large' lacks a scale"):
         unpack(packed, "here")
 
 

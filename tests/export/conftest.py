@@ -1,4 +1,4 @@
-"""Exports, each of which takes seconds: made once for all the tests of this folder."""
+"""Exports, which take seconds each, made once for all tests of this folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if not all(map(find_spec, ("onnx", "onnxscript", "onnxruntime"))):
 
 @pytest.fixture(scope="session")
 def sentences(nested_sentences: list[Sentence]) -> list[list[str]]:
-    """One word, usual ones, and more than the encoder reads at a time; no size is the example's."""
+    """One word, usual lengths, and more than the encoder reads at once."""
     words = [word for s in nested_sentences for word in s.words]
     return [["Ada"], ["x" * 60, "left"], *(s.words for s in nested_sentences[:9]), words[:120]]
 
@@ -35,7 +35,7 @@ def docs(sentences: list[list[str]]) -> list[str]:
 
 @pytest.fixture(scope="session")
 def rich(encoder_folder: Path) -> DiffusionNER:
-    """All that a model can have."""
+    """A model with every optional part."""
     return lively_model(
         encoder_folder,
         "encoder.context=2",
@@ -46,7 +46,7 @@ def rich(encoder_folder: Path) -> DiffusionNER:
 
 @pytest.fixture(scope="session")
 def plain(encoder_folder: Path) -> DiffusionNER:
-    """All that a model can be without."""
+    """A model without optional parts."""
     return lively_model(
         encoder_folder,
         "encoder.pooling=mean",
@@ -64,7 +64,7 @@ def plain(encoder_folder: Path) -> DiffusionNER:
 def project(
     rich: DiffusionNER, sentences: list[list[str]], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """A folder with a model, a corpus, and what `diffusionner export` made of them."""
+    """A folder with a model, a corpus, and the output of `diffusionner export`."""
     folder = tmp_path_factory.mktemp("project")
     rich.save_pretrained(folder / "model")
     records = [
@@ -100,7 +100,7 @@ def plain_pair(
     done = export(plain, folder, own_dev(plain, sentences), progress=stages.append)
     assert done.before == done.after == 100
     assert done.size == sum((folder / name).stat().st_size for name in GRAPHS)
-    assert stages == ["recording the graphs", "comparing on dev"]
+    assert stages == ["writing the graphs", "comparing on dev"]
     return plain, DiffusionNER.from_pretrained(folder)
 
 
@@ -149,5 +149,5 @@ def ner(rich_pair) -> DiffusionNER:
 
 @pytest.fixture
 def recorded(monkeypatch, exported: Path) -> None:
-    """The graphs of `rich` are already there: to export it again takes no time."""
+    """Reuse the graphs of `rich`, so that exporting it again takes no time."""
     with_graphs_of(exported, monkeypatch)

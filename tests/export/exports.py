@@ -1,4 +1,4 @@
-"""What the tests of exported models share."""
+"""Helpers for the tests of exported models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GRAPHS = (ENCODER_FILE, DENOISER_FILE)
 
 
 def own_dev(ner: DiffusionNER, sentences: list[list[str]]) -> list[Sentence]:
-    """Gold is what the model finds: its F1 is 100, and less for anything that differs."""
+    """Return a corpus whose gold is what the model predicts, so that its F1 is 100."""
     plain = [Sentence(words) for words in sentences]
     found = ner.predict_sentences(plain)
     assert sum(map(len, found)) > 15
@@ -24,7 +24,7 @@ def own_dev(ner: DiffusionNER, sentences: list[list[str]]) -> list[Sentence]:
 
 
 def with_graphs_of(folder: Path, patch: pytest.MonkeyPatch) -> None:
-    """From here on, an export takes its graphs from there instead of recording them."""
+    """Make exports copy the graphs of a folder, which takes no time."""
 
     def copy(ner: DiffusionNER, target: Path) -> None:
         for name in GRAPHS:

@@ -1,4 +1,4 @@
-"""What torch finds, without torch."""
+"""Exported models find the same entities as torch, without torch."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from corpora import put
-from diffusionner.diffusion.span_counts import NO_SPAN
 from exports import GRAPHS
 
 from diffusionner import DiffusionNER, Entity, formats
 from diffusionner.batching import EncodedCorpus
 from diffusionner.corpus import Sentence
+from diffusionner.diffusion import Candidates, ReverseStart
 from diffusionner.errors import SettingsError
 from diffusionner.export import export
 from diffusionner.inference import onnx_engine
@@ -45,26 +45,42 @@ def test_the_same_entities(pair, sentences, docs, steps, eta, number):
     assert_same(found, expected)
 
 
+def assert_same_candidates(
+    found: Candidates[np.ndarray], expected: Candidates[np.ndarray], slots: np.ndarray
+) -> None:
+    """Compare all spans of the slots [B, K], also those that are no entities."""
+    assert found.left.shape[:2] == expected.left.shape[:2]
+    count = slots.shape[1]
+    for step in range(found.left.shape[1]):
+        for name, values in vars(found).items():
+            own = np.zeros((*slots.shape, *values.shape[3:]), values.dtype)
+            own[:, : values.shape[2]] = values[:, step]
+            other = vars(expected)[name][:, step, :count]
+            if name in ("summed_probability", "type_probability"):
+                assert np.allclose(own[slots], other[slots], atol=1e-4), name
+            elif name in ("slots", "is_entity"):
+                assert np.array_equal(own, other), name
+            else:
+                assert np.array_equal(own[slots], other[slots]), name
+
+
 @pytest.mark.parametrize("average", [False, True])
 @pytest.mark.parametrize("chosen", [slice(1), slice(3), slice(None)])
-def test_every_span_becomes_the_same(pair, sentences, chosen, average):
-    """Also those that are no entities."""
+def test_the_same_candidates(pair, sentences, chosen, average):
     model, ner = pair
     corpus = EncodedCorpus([Sentence(w) for w in sentences], ner.subwords, ner.settings.encoder)
     batch = corpus.batch(np.arange(len(corpus))[chosen])
     slots = np.arange(23) < 1 + np.arange(len(batch.lengths))[:, None] * 5 % 23
     options = {"steps": 5, "eta": 0.5, "average_steps": average}
     inference = ner.settings.with_inference(options).inference
-    expected, found = (one.engine.find(batch, inference, slots)() for one in (model, ner))
-    assert found.dtype == expected.dtype and found.shape == expected.shape
-    assert found.shape[1] == (5 if average else 1)
-    for one, other in zip(found.swapaxes(0, 1), expected.swapaxes(0, 1), strict=True):
-        assert np.array_equal(one[slots][:, :3], other[slots][:, :3])
-        assert np.allclose(one[slots], other[slots], atol=1e-4)
-        assert (one[~slots][:, 3] == NO_SPAN).all()
+    expected, found = (
+        one.engine.launch(batch, ReverseStart(slots), inference)() for one in (model, ner)
+    )
+    assert found.left.shape[1] == (5 if average else 1)
+    assert_same_candidates(found, expected, slots)
 
 
-def test_the_same_from_given_spans(pair, sentences, docs):
+def test_the_same_entities_from_given_spans(pair, sentences, docs):
     given = [[(i, i + 1) for i in range(min(number, len(w)))] for number, w in enumerate(sentences)]
     for options in ({}, {"steps": 5, "timestep": 60}, {"steps": 5, "eta": 0.5}, {"batch_size": 2}):
         expected, found = (
@@ -80,7 +96,7 @@ def test_a_model_without_an_initializer_has_no_candidates(ner):
     assert "initial" not in ner.engine.encoder.outputs + ner.engine.denoiser.inputs
 
 
-def test_the_same_in_texts(pair):
+def test_the_same_entities_in_texts(pair):
     expected, found = (list(model.pipe(TEXTS)) for model in pair)
     assert found[1] == [] and all(found[::2])
     assert_same(found, expected)
@@ -89,7 +105,7 @@ def test_the_same_in_texts(pair):
         assert all(type(e.start) is type(e.end) is int and type(e.score) is float for e in entities)
 
 
-def test_the_same_for_other_options(pair, sentences):
+def test_the_same_entities_for_other_options(pair, sentences):
     for options in ({"seed": 3}, {"phi": 2.0}, {"overlap": "flat"}, {"overlap": "nested"}):
         expected, found = (model.predict_tokens(sentences, **options) for model in pair)
         assert_same(found, expected)
@@ -99,7 +115,7 @@ def test_the_same_for_other_options(pair, sentences):
 
 
 @pytest.mark.parametrize("number", ["auto", 30])
-def test_any_batch_and_order_give_the_same(pair, sentences, docs, number):
+def test_entities_do_not_depend_on_the_batch(pair, sentences, docs, number):
     _, ner = pair
     expected = ner.predict_tokens(sentences, docs, spans=number)
     for size in (1, 3, 100):
@@ -111,23 +127,23 @@ def test_any_batch_and_order_give_the_same(pair, sentences, docs, number):
     assert_same(shuffled, [alone[i] for i in order])
 
 
-def test_parts_of_a_batch(pair, sentences, monkeypatch):
-    """However many processors share a batch, and wherever it is cut."""
+def test_threads_share_a_batch(pair, sentences, monkeypatch):
+    """The result does not depend on their number or on where the batch is cut."""
     _, ner = pair
     corpus = EncodedCorpus([Sentence(w) for w in sentences], ner.subwords, ner.settings.encoder)
     batch = corpus.batch(np.arange(len(corpus)))
     slots = np.arange(23) < 1 + np.arange(len(corpus))[:, None] * 5 % 23
     given = np.zeros((*slots.shape, 2), dtype=np.int64)
+    starts = [ReverseStart(slots), ReverseStart(slots, given)]
     inference = ner.settings.inference
-    expected = [ner.engine.find(batch, inference, slots, start)() for start in (None, given)]
+    expected = [ner.engine.launch(batch, start, inference)() for start in starts]
     monkeypatch.setattr(onnx_engine, "PART", 1)
-    for processors in (1, 3, 100):
-        monkeypatch.setattr(ner.engine, "processors", processors)
-        for start, table in zip((None, given), expected, strict=True):
-            found = ner.engine.find(batch, inference, slots, start)()
-            assert found.shape == table.shape and (found[..., 3] >= 0).any()
-            assert np.allclose(found[:, 0][slots], table[:, 0][slots], atol=1e-4)
-            assert (found[:, 0][~slots][:, 3] == NO_SPAN).all()
+    for threads in (1, 3, 100):
+        monkeypatch.setattr(ner.engine, "threads", threads)
+        for start, candidates in zip(starts, expected, strict=True):
+            found = ner.engine.launch(batch, start, inference)()
+            assert found.is_entity.any()
+            assert_same_candidates(found, candidates, slots)
 
 
 def test_words_without_characters(pair):
@@ -137,15 +153,15 @@ def test_words_without_characters(pair):
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="not on this system")
-def test_no_more_threads_than_the_process_may_use(exported):
+def test_no_more_threads_than_available_cores(exported):
     allowed = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, {min(allowed)})
         engine = DiffusionNER.from_pretrained(exported).engine
     finally:
         os.sched_setaffinity(0, allowed)
-    assert engine.processors == 1
-    assert DiffusionNER.from_pretrained(exported).engine.processors == len(allowed)
+    assert engine.threads == 1
+    assert DiffusionNER.from_pretrained(exported).engine.threads == len(allowed)
 
 
 def test_attributes(rich_pair):
@@ -173,7 +189,7 @@ sys.meta_path.insert(0, Nothing())
 
 
 def without_torch(folder: Path, program: str) -> str:
-    """Run a program for which torch and its company are not installed: its output."""
+    """Run a program as if torch and its companions were not installed; return its output."""
     entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     path = os.pathsep.join(os.path.abspath(entry) for entry in entries if entry)
     done = subprocess.run(
@@ -189,7 +205,7 @@ def without_torch(folder: Path, program: str) -> str:
     return done.stdout
 
 
-def test_without_torch(project, ner, sentences):
+def test_predicting_without_torch(project, ner, sentences):
     put(project, {"words.json": json.dumps(sentences)})
     program = """
 import json
@@ -234,8 +250,7 @@ assert "torch" not in sys.modules
     assert json.loads((project / "scores.json").read_text())["micro"]["f1"] == 1
 
 
-def test_a_torch_model_without_torch(project):
-    """Not a traceback from the depths of an import."""
+def test_a_torch_model_without_torch_is_refused(project):
     program = """
 from diffusionner import DiffusionNER
 from diffusionner.errors import CheckpointError
@@ -246,7 +261,7 @@ for path in ("model", "nowhere"):
         print(error)
 """
     first, second = without_torch(project, program).splitlines()
-    assert "'model' is no exported model, and others need the package 'torch'" in first
+    assert "'model' is not an exported model, and others need the package 'torch'" in first
     assert "no model in 'nowhere'" in second
 
 
@@ -266,7 +281,7 @@ def test_predict(cli, project, exported):
     assert shown.status == 0 and "Lovelace" in shown.out
 
 
-def test_export_says_what_it_did(cli, recorded, project, tmp_path):
+def test_export_reports_f1(cli, recorded, project, tmp_path):
     arguments = ("--model", project / "model", "--dev", project / "dev.jsonl")
     result = cli("export", tmp_path / "a" / "new", *arguments, "--format", "jsonl")
     assert result.status == 0, result.err
@@ -276,7 +291,7 @@ def test_export_says_what_it_did(cli, recorded, project, tmp_path):
     }  # fmt: skip
 
 
-def test_folders_are_the_same_each_time(recorded, rich, project, exported, tmp_path):
+def test_exports_are_reproducible(recorded, rich, project, exported, tmp_path):
     export(rich, tmp_path / "again", formats.read(project / "dev.jsonl"))
     for path in exported.iterdir():
         assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes(), path.name

@@ -1,4 +1,4 @@
-"""What an export writes, and what it refuses to write."""
+"""The check of F1 before an export is written, and exports that are refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from diffusionner.export import ExportError, export
 from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE
 from models import assert_same
 
-# The gate
+# F1 before and after
 
 
 @pytest.fixture
@@ -29,7 +29,9 @@ def dev(project: Path) -> list[Sentence]:
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])
-def test_the_gate(recorded, monkeypatch, rich, dev, tmp_path, precision):
+def test_a_changed_f1_refuses_the_export(
+    recorded, monkeypatch, rich, dev, tmp_path, precision
+):
     monkeypatch.setitem(exporting.LIMITS, precision, -0.1)
     with pytest.raises(ExportError) as caught:
         export(rich, tmp_path / "new", dev, precision)
@@ -39,14 +41,14 @@ def test_the_gate(recorded, monkeypatch, rich, dev, tmp_path, precision):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_dev_corpus_that_shows_nothing(recorded, rich, dev, tmp_path):
+def test_a_dev_corpus_without_entities_is_refused(recorded, rich, dev, tmp_path):
     bare = [replace(sentence, entities=[]) for sentence in dev]
     with pytest.raises(ExportError, match="F1 on dev is 0 with the model"):
         export(rich, tmp_path / "new", bare)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_int8_of_a_model_that_does_not_survive_it(recorded, rich, dev, tmp_path):
+def test_int8_that_changes_f1_too_much_is_not_written(recorded, rich, dev, tmp_path):
     with pytest.raises(ExportError, match=r"int8 graphs, more than 0\.5 apart"):
         export(rich, tmp_path / "new", dev, "int8")
     assert list(tmp_path.iterdir()) == []
@@ -82,14 +84,14 @@ def test_a_crash_leaves_nothing(monkeypatch, rich, dev, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-# What is refused
+# Refused exports
 
 
 def never(*_: object) -> None:
-    raise AssertionError("the graphs are recorded only when everything else is in order")
+    raise AssertionError("graphs are written only if everything else is in order")
 
 
-def test_what_is_there_is_not_overwritten(monkeypatch, rich, dev, tmp_path):
+def test_an_existing_folder_is_not_overwritten(monkeypatch, rich, dev, tmp_path):
     monkeypatch.setattr(exporting, "write_graphs", never)
     put(tmp_path / "here", {"mine.txt": "keep me"})
     with pytest.raises(WriteError, match=r"here already exists; .*another name"):
@@ -162,12 +164,12 @@ def test_an_exported_model_has_no_torch_module(ner, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_options_are_checked_as_ever(ner):
+def test_inference_options_are_checked(ner):
     with pytest.raises(SettingsError, match=r"inference\.steps=101 exceeds"):
         ner("Ada", steps=101)
 
 
-def test_onnxruntime_that_is_not_there(monkeypatch, exported):
+def test_a_missing_onnxruntime_is_named(monkeypatch, exported):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(CheckpointError) as caught:
         DiffusionNER.from_pretrained(exported)

@@ -1,4 +1,4 @@
-"""Exported folders that are damaged."""
+"""Damaged folders of exported models."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ import pytest
 from diffusionner import DiffusionNER
 from diffusionner.errors import CheckpointError, DiffusionNERError
 from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE
-
-# Damaged folders
 
 
 def truncate(name: str, share: float = 0.5) -> Callable[[Path], None]:
@@ -82,7 +80,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_damaged_folders(exported, tmp_path, name):
+def test_damage_is_reported(exported, tmp_path, name):
     damage, message = DAMAGES[name]
     folder = tmp_path / "exported"
     shutil.copytree(exported, folder)
@@ -94,8 +92,7 @@ def test_damaged_folders(exported, tmp_path, name):
     assert "\n" not in str(caught.value)
 
 
-def test_a_folder_without_its_encoder(exported, tmp_path):
-    """It can no longer be told from a torch model's that is not whole."""
+def test_a_folder_without_its_encoder_is_refused(exported, tmp_path):
     shutil.copytree(exported, tmp_path / "exported")
     (tmp_path / "exported" / ENCODER_FILE).unlink()
     for backend in (None, "onnx", "torch"):

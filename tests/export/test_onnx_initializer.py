@@ -1,4 +1,4 @@
-"""The reverse process from candidates, without torch."""
+"""Exported models that start from the candidates of an initializer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from diffusionner.corpus import Sentence
 from diffusionner.export import export, int8
 from diffusionner.inference import onnx_engine
 from diffusionner.inference.onnx_engine import encoder_inputs
-from diffusionner.model.tensors import batch_to_device
 from models import assert_same
 
 
@@ -28,11 +27,11 @@ def test_the_same_entities(initialized_pair, sentences, start, steps, number):
     assert_same(found, expected)
 
 
-def test_the_same_for_other_options(initialized_pair, sentences):
+def test_the_same_entities_for_other_options(initialized_pair, sentences):
     for options in ({"eta": 0.5, "steps": 4}, {"phi": 1.5}, {"overlap": "nested"}):
         expected, found = (model.predict_tokens(sentences, **options) for model in initialized_pair)
         assert_same(found, expected)
-    given = [[(0, 1)]] * len(sentences)  # what is given comes first
+    given = [[(0, 1)]] * len(sentences)  # given spans take precedence
     expected, found = (
         model.predict_tokens(sentences, from_spans=given) for model in initialized_pair
     )
@@ -44,15 +43,15 @@ def test_the_same_scores(initialized_pair, sentences):
     corpus = EncodedCorpus([Sentence(w) for w in sentences], ner.subwords, ner.settings.encoder)
     batch = corpus.batch(np.arange(len(corpus)))
     with torch.no_grad():
-        expected = model.network.encode(batch_to_device(batch, torch.device("cpu"))).initial.spans
+        expected = model.network.prepare(batch.map(torch.from_numpy)).initial.spans
     found = ner.engine.encoder.run(encoder_inputs(batch))["initial"]
     assert found.dtype == np.float32
     assert np.allclose(found, expected.numpy(), atol=1e-3)
 
 
 @pytest.mark.parametrize("number", ["auto", 20])
-def test_any_batch_and_order_give_the_same(initialized_pair, sentences, number, monkeypatch):
-    """Short sentences too, whose few spans repeat, and however many processors share a batch."""
+def test_entities_do_not_depend_on_the_batch(initialized_pair, sentences, number, monkeypatch):
+    """Nor those of short sentences, whose few spans repeat; nor on the number of threads."""
     _, ner = initialized_pair
     words = [word for own in sentences for word in own]
     short = [words[at : at + 3] for at in range(0, 90, 3)]
@@ -61,13 +60,13 @@ def test_any_batch_and_order_give_the_same(initialized_pair, sentences, number, 
     for size in (3, 1000):
         assert_same(ner.predict_tokens(everything, spans=number, batch_size=size), alone)
     monkeypatch.setattr(onnx_engine, "PART", 1)
-    monkeypatch.setattr(ner.engine, "processors", 5)
+    monkeypatch.setattr(ner.engine, "threads", 5)
     order = np.random.default_rng(0).permutation(len(everything)).tolist()
     mixed = [everything[i] for i in order]
     assert_same(ner.predict_tokens(mixed, spans=number), [alone[i] for i in order])
 
 
-def test_the_graphs_hand_the_scores_on(initialized_pair):
+def test_the_denoiser_reads_the_scores_of_the_encoder(initialized_pair):
     _, ner = initialized_pair
     names = (
         ["initial", "initial_types"] if ner.settings.decoder.initializer == "types" else ["initial"]
@@ -87,12 +86,14 @@ def test_int8_is_calibrated_on_candidates_too(initialized_pair, sentences):
     start = ner.engine.schedule.candidate_start
     assert [int(one["t"]) for one in feeds] == [1, 50, 100, start]
     spans = ner.engine.coordinates.decode(feeds[-1]["x"], feed["lengths"][:, None])
-    best, _ = onnx_engine.candidates(feeds[-1]["initial"], spans.shape[2])
+    best, _ = onnx_engine.best_spans(feeds[-1]["initial"], spans.shape[2])
     assert np.array_equal(spans[:, 0], best)
 
 
-def test_int8(initialized_pair, initialized_export, sentences, tmp_path, monkeypatch):
-    """Random weights do not survive it, and the gate is held open; the scores do."""
+def test_int8_scores_are_close(
+    initialized_pair, initialized_export, sentences, tmp_path, monkeypatch
+):
+    """F1 of random weights does not survive int8, so any change of it is allowed here."""
     model, ner = initialized_pair
     with_graphs_of(initialized_export, monkeypatch)
     monkeypatch.setitem(exporting.LIMITS, "int8", 100)
