@@ -169,7 +169,7 @@ def test_attributes(rich_pair):
     assert isinstance(ner.engine, OnnxEngine)
     assert ner.labels == LABELS
     assert ner.settings == torch_ner.settings
-    bare = {"backend": None, "files": None, "lexicons": {}}
+    bare = {"backend": None, "files": None, "hf": None, "caches": {}}
     assert replace(ner.subwords, **bare) == replace(torch_ner.subwords, **bare)
 
 
@@ -182,7 +182,7 @@ import sys
 class Nothing:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in {"torch", "transformers", "accelerate", "safetensors"}:
-            raise ModuleNotFoundError(f"No module named {name!r}")
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Nothing())
 """

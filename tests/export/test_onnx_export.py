@@ -29,27 +29,25 @@ def dev(project: Path) -> list[Sentence]:
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])
-def test_a_changed_f1_refuses_the_export(
-    recorded, monkeypatch, rich, dev, tmp_path, precision
-):
+def test_a_changed_f1_refuses_the_export(recorded, monkeypatch, rich, dev, tmp_path, precision):
     monkeypatch.setitem(exporting.LIMITS, precision, -0.1)
     with pytest.raises(ExportError) as caught:
         export(rich, tmp_path / "new", dev, precision)
     message = str(caught.value)
     assert "F1 on dev is 100.00 with the model" in message
-    assert f"{precision} graphs, more than -0.1 apart; nothing was written" in message
+    assert f"{precision} graphs, more than -0.1 points apart; nothing was written" in message
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_dev_corpus_without_entities_is_refused(recorded, rich, dev, tmp_path):
     bare = [replace(sentence, entities=[]) for sentence in dev]
-    with pytest.raises(ExportError, match="F1 on dev is 0 with the model"):
+    with pytest.raises(ExportError, match="the model's F1 on dev is 0"):
         export(rich, tmp_path / "new", bare)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_int8_that_changes_f1_too_much_is_not_written(recorded, rich, dev, tmp_path):
-    with pytest.raises(ExportError, match=r"int8 graphs, more than 0\.5 apart"):
+    with pytest.raises(ExportError, match=r"int8 graphs, more than 0\.5 points apart"):
         export(rich, tmp_path / "new", dev, "int8")
     assert list(tmp_path.iterdir()) == []
 
@@ -65,7 +63,7 @@ def test_damaged_graphs_are_noticed(monkeypatch, rich, exported, dev, tmp_path, 
         onnx.save(model, folder / DENOISER_FILE)
 
     monkeypatch.setattr(exporting, "write_graphs", damaged)
-    with pytest.raises(ExportError, match=r"100\.00 with the model and \d?\d\.\d\d with"):
+    with pytest.raises(ExportError, match=r"100\.00 with the model but \d?\d\.\d\d with"):
         export(rich, tmp_path / "new", dev)
     assert list(tmp_path.iterdir()) == []
     arguments = ("--model", project / "model", "--dev", project / "dev.jsonl")
@@ -129,12 +127,12 @@ def test_unknown_backends_and_devices(project, exported, refused):
             DiffusionNER.from_pretrained(path, backend="onxx")
     with pytest.raises(SettingsError, match="backend onnx runs on the CPU, not on device 'cuda'"):
         DiffusionNER.from_pretrained(exported, device="cuda")
-    with pytest.raises(CheckpointError, match="is an exported model, for backend onnx"):
+    with pytest.raises(CheckpointError, match="is an exported model for backend onnx"):
         DiffusionNER.from_pretrained(exported, backend="torch")
     with pytest.raises(CheckpointError) as caught:
         DiffusionNER.from_pretrained(project / "model", backend="onnx")
     message = str(caught.value)
-    assert f"'{project / 'model'}' is a torch model, it has no encoder.onnx" in message
+    assert f"'{project / 'model'}' is a torch model without encoder.onnx" in message
     assert f"diffusionner export OUTPUT --model '{project / 'model'}'" in message
     assert "on the CPU" in refused("predict", "Ada", "--model", exported, "--device", "cuda:1")
 
@@ -159,7 +157,7 @@ def test_an_exported_model_has_no_torch_module(ner, tmp_path):
         lambda: ner.save_pretrained(tmp_path / "new"),
         lambda: export(ner, tmp_path / "new", [Sentence(["Ada"])]),
     ):
-        with pytest.raises(CheckpointError, match="backend onnx has no torch module"):
+        with pytest.raises(CheckpointError, match="an ONNX model has no torch module"):
             use()
     assert list(tmp_path.iterdir()) == []
 
