@@ -69,10 +69,6 @@ def speed(
         bool, typer.Option("--quick", help="Measure less; under a minute for a small model.")
     ] = False,
     json_path: Json = None,
-    plots_folder: Annotated[
-        Path | None,
-        typer.Option("--plots", metavar="FOLDER", help="Also draw figures.", show_default=False),
-    ] = None,
 ) -> None:
     """Measure the speed of training and inference, compared with the encoder alone.
 
@@ -91,7 +87,7 @@ def speed(
     import torch
     from rich.console import Console
 
-    from benchmarks import plots, report
+    from benchmarks import report
     from benchmarks.run import Request, run
     from benchmarks.throughput import Axes
     from diffusionner.settings import Settings
@@ -135,8 +131,6 @@ def speed(
         checked=40 if quick else 200,
         scaling=scaling,
     )
-    if plots_folder is not None:
-        plots.check(plots_folder)
 
     def save(record: dict[str, Any]) -> None:
         if json_path is not None:
@@ -145,8 +139,6 @@ def speed(
     with options.progress() as progress:
         record = run(request, progress, save)
     report.show(record, Console())
-    if plots_folder is not None:
-        plots.draw(record, plots_folder)
     if wrong := [one for one in record["agreement"] if not one["holds"]]:
         names = ", ".join(f"{one['subject']} at γ = {one['steps']}" for one in wrong)
         Console(stderr=True).print(
