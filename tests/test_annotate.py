@@ -19,12 +19,12 @@ import pytest
 from pyarrow import parquet
 
 from diffusionner import DiffusionNER, Entity
-from diffusionner.annotation import sources
 from diffusionner.annotation.journal import Position
-from diffusionner.annotation.run import ModelSpec, PendingInput, annotate
+from diffusionner.annotation.run import ModelSpec, annotate
 from diffusionner.annotation.sources import find_sources
 from diffusionner.cli import annotate as command
 from diffusionner.errors import DataError
+from diffusionner.formats import source
 from models import lively_model, written
 
 TEXTS = ["Ada met Bob in Paris. It rained.", "Über 100 €: 日本 & <b>", "a", "Bob left. He ran."]
@@ -77,12 +77,10 @@ def found(ner: DiffusionNER, contents: list[str | list[str]]) -> list[list[dict]
     return [[written(entity) for entity in entities] for entities in results]
 
 
-class Stub:
+def stub(records, context):
     """A fast engine: one entity, the whole text."""
-
-    def annotate(self, pending: PendingInput):
-        for record in pending.records:
-            yield record, [Entity(0, len(record.content), "X", 0.5, str(record.content))]
+    for record in records:
+        yield record, [Entity(0, len(record.content), "X", 0.5, str(record.content))]
 
 
 # --- Input ------------------------------------------------------------------------------------
@@ -225,7 +223,7 @@ def test_memory_does_not_grow(model, work, monkeypatch):
             find_sources(["in.txt"]),
             Path(f"{count}.jsonl"),
             ModelSpec.load(model, {}),
-            Stub(),
+            stub,
             print,
         )
         peaks.append(tracemalloc.get_traced_memory()[1])
@@ -371,7 +369,7 @@ def test_gzipped_standard_input(cli, model, work, options):
 
 
 def test_a_line_that_is_too_long(model, make, work, monkeypatch):
-    monkeypatch.setattr(sources, "MAX_RECORD", 100)
+    monkeypatch.setattr(source, "MAX_RECORD", 100)
     make("in.txt", "a" * 1000)
     with pytest.raises(DataError, match=r"in\.txt:1: longer than"):
         list(find_sources(["in.txt"]).records(print))
@@ -409,4 +407,4 @@ def test_broken_pipe(model, make, work, monkeypatch):
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(Gone()))
     make("in.txt", "a\n")
     with pytest.raises(BrokenPipeError):
-        annotate(find_sources(["in.txt"]), None, ModelSpec.load(model, {}), Stub(), print)
+        annotate(find_sources(["in.txt"]), None, ModelSpec.load(model, {}), stub, print)

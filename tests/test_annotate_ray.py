@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -17,7 +18,7 @@ import pytest
 from diffusionner import DiffusionNER
 from diffusionner.annotation import ray_engine, run, writers
 from diffusionner.annotation.journal import Journal, Position
-from diffusionner.annotation.local_engine import LocalEngine
+from diffusionner.annotation.local_engine import annotate_records
 from diffusionner.annotation.run import ModelSpec
 from diffusionner.annotation.sources import find_sources
 from diffusionner.errors import CheckpointError
@@ -109,8 +110,8 @@ def test_a_worker_is_killed(cluster, corpus, ner, model):
         patch.setattr(writers, "FLUSH_RECORDS", 16)
         done = run.annotate(given, Path("ray.jsonl"), described, engine, bad.append, watch)
     assert killed and len(seen) >= 2 and done.records == COUNT
-    assert len(bad) == given.skipped == 1 and "in.jsonl:101: not JSON" in bad[0]
-    local = LocalEngine(ner, {})
+    assert len(bad) == given.skipped == 1 and "in.jsonl:101: not valid JSON" in bad[0]
+    local = partial(annotate_records, ner, {})
     run.annotate(given, Path("local.jsonl"), described, local, bad.append)
     assert_like(read("ray.jsonl"), read("local.jsonl"))
     assert sum(len(r["entities"]) for r in read("ray.jsonl")) > COUNT
@@ -127,7 +128,7 @@ def test_one_engine_resumes_a_run_of_the_other(cluster, corpus, ner, model, monk
             raise KeyboardInterrupt
 
     given = find_sources(["in.jsonl"])
-    local = LocalEngine(ner, {})
+    local = partial(annotate_records, ner, {})
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Journal, "append", stop)
         run.annotate(given, Path("out.jsonl"), described, local, print)
@@ -139,7 +140,7 @@ def test_one_engine_resumes_a_run_of_the_other(cluster, corpus, ner, model, monk
 
 def test_chunks_include_their_context(corpus):
     records = list(find_sources(["in.jsonl"]).records(print))
-    chunks = list(ray_engine.make_chunks(records[40:], records[38:40], 2, 32))
+    chunks = list(ray_engine.make_chunks(records[40:], records[38:40], 2))
     first = 40
     for chunk in chunks:
         assert chunk.first == 2 and chunk.items[0][0] == f"Ada met {first - 2}."

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from pyarrow import parquet
 from diffusionner import DiffusionNER
 from diffusionner.annotation import run, writers
 from diffusionner.annotation.journal import Journal, Position
-from diffusionner.annotation.local_engine import LocalEngine
+from diffusionner.annotation.local_engine import annotate_records
 from diffusionner.annotation.run import ModelSpec
 from diffusionner.annotation.sources import find_sources
 from diffusionner.errors import DataError, WriteError
@@ -37,17 +38,16 @@ from diffusionner.annotation import writers
 from diffusionner.annotation.run import ModelSpec, annotate
 from diffusionner.annotation.sources import find_sources
 
-class Slow:
-    def annotate(self, pending):
-        for record in pending.records:
-            time.sleep(0.002)
-            yield record, [Entity(0, len(record.content), "X", 0.5, record.content)]
+def slow(records, context):
+    for record in records:
+        time.sleep(0.002)
+        yield record, [Entity(0, len(record.content), "X", 0.5, record.content)]
 
 writers.FLUSH_RECORDS = 7
 model = ModelSpec.load(Path(sys.argv[3]), {})
 given = find_sources([sys.argv[1]])
 target = None if sys.argv[2] == "-" else Path(sys.argv[2])
-done = annotate(given, target, model, Slow(), print, part_rows=25)
+done = annotate(given, target, model, slow, print, part_rows=25)
 print(done.records)
 """
 
@@ -141,7 +141,7 @@ def test_stopped_at_every_flush(ner, model, work, monkeypatch, target, where):
     monkeypatch.setattr(writers, "FLUSH_RECORDS", 5)
     text = "".join(Path("in.jsonl").read_text().splitlines(keepends=True)[:23])
     Path("in.jsonl").write_text(text)
-    described, engine = ModelSpec.load(model, {}), LocalEngine(ner, {})
+    described, engine = ModelSpec.load(model, {}), partial(annotate_records, ner, {})
 
     def go(path: str) -> None:
         run.annotate(find_sources(["in.jsonl"]), Path(path), described, engine, print, part_rows=5)
@@ -166,7 +166,7 @@ def test_stopped_at_every_flush(ner, model, work, monkeypatch, target, where):
 def test_killed_at_the_very_end(model, work, monkeypatch):
     """The output is complete, but its journal still exists."""
     engine, described = (
-        LocalEngine(DiffusionNER.from_pretrained(model), {}),
+        partial(annotate_records, DiffusionNER.from_pretrained(model), {}),
         ModelSpec.load(model, {}),
     )
     monkeypatch.setattr(Path, "unlink", lambda self: (_ for _ in ()).throw(Crash))
@@ -208,7 +208,7 @@ def stopped(ner, model, work, monkeypatch) -> Callable[..., Position]:
         options: dict | None = None, folder: Path = model, report: Callable[[str], None] = print
     ) -> Position:
         described = ModelSpec.load(folder, options or {})
-        engine = LocalEngine(ner, options or {})
+        engine = partial(annotate_records, ner, options or {})
         return run.annotate(
             find_sources(["in.jsonl"]), Path("out.jsonl"), described, engine, report
         )
@@ -352,7 +352,7 @@ cp -r small/{target} .
 @pytest.mark.parametrize("target", ["out.jsonl", "out.parquet"])
 def test_message_of_a_full_disk(ner, model, work, monkeypatch, target):
     monkeypatch.setattr(writers, "FLUSH_RECORDS", 5)
-    described, engine = ModelSpec.load(model, {}), LocalEngine(ner, {})
+    described, engine = ModelSpec.load(model, {}), partial(annotate_records, ner, {})
     written = 0
 
     def fsync(descriptor: int) -> None:

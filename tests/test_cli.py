@@ -386,9 +386,9 @@ def test_predict_points_to_annotate_for_plain_text(cli, model, monkeypatch):
     result = cli("predict", "--model", model, "--input", "-", stdin=b"Ada met Zoe.\nHe left.\n")
     assert result.status == 1
     first, second, last = result.err.splitlines()
-    assert first.startswith("standard input:1: not JSON (")
+    assert first.startswith("standard input:1: not valid JSON (")
     assert first.endswith("; for plain text: diffusionner annotate - -")
-    assert second.startswith("standard input:2: not JSON (")
+    assert second.startswith("standard input:2: not valid JSON (")
     assert "annotate" not in second
     assert last == "bad records skipped: 2"
 
@@ -456,7 +456,7 @@ def test_predict_options(cli, model):
 
 
 BAD_LINES = {
-    b'{"text": "unfinished': "not JSON",
+    b'{"text": "unfinished': "not valid JSON",
     b'["Ada"]': "expected an object",
     b'{"id": 1}': 'either "text" or "tokens"',
     b'{"text": 5}': '"text" must be a string',
@@ -464,7 +464,7 @@ BAD_LINES = {
     b'{"tokens": ["Ada", ""]}': "non-empty strings",
     b'{"tokens": ["Ada", 3]}': "non-empty strings",
     b'{"text": "\xff"}': "not UTF-8",
-    b"[[bold]": "not JSON",  # not markup either
+    b"[[bold]": "not valid JSON",  # not markup either
 }
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from diffusionner.annotation.record import Record
-from diffusionner.annotation.run import ModelSpec, PendingInput
+from diffusionner.annotation.run import ModelSpec
 from diffusionner.annotation.writers import Annotated
 from diffusionner.corpus import Entity
 from diffusionner.errors import DiffusionNERError, SettingsError
@@ -53,7 +53,9 @@ class RayEngine:
         self.gpus = int(resources.get("GPU", 0)) if device != "cpu" else 0
         self.workers = workers or self.gpus or int(resources.get("CPU", 1))
 
-    def annotate(self, pending: PendingInput) -> Generator[Annotated, None, None]:
+    def __call__(
+        self, records: Iterable[Record], context: Sequence[Record]
+    ) -> Generator[Annotated, None, None]:
         import ray
 
         worker = ray.remote(_Worker).options(
@@ -65,7 +67,7 @@ class RayEngine:
         arguments = (self.model.folder.resolve(), self.device, self.model.options)
         workers = [worker.remote(*arguments) for _ in range(self.workers)]
         running: deque[tuple[Chunk, Any]] = deque()
-        chunks = make_chunks(pending.records, pending.context, self.model.settings.encoder.context)
+        chunks = make_chunks(records, context, self.model.settings.encoder.context)
         try:
             for chunk, actor in zip(chunks, cycle(workers), strict=False):
                 running.append((chunk, actor.annotate.remote(chunk.items)))
@@ -79,21 +81,20 @@ class RayEngine:
 
 
 def make_chunks(
-    records: Iterable[Record], before: list[Record], context: int, size: int | None = None
+    records: Iterable[Record], before: Sequence[Record], context: int
 ) -> Iterator[Chunk]:
     """Yield chunks of records, with up to `context` records before and after them."""
-    size = size or CHUNK
     records = iter(records)
     ahead: list[Record] = []
     while True:
-        ahead += islice(records, size + context - len(ahead))
-        chunk = ahead[:size]
+        ahead += islice(records, CHUNK + context - len(ahead))
+        chunk = ahead[:CHUNK]
         if not chunk:
             return
         items = [(record.content, record.doc) for record in [*before, *ahead]]
         yield Chunk(chunk, items, len(before))
         before = [*before, *chunk][-context:] if context else []
-        ahead = ahead[size:]
+        ahead = ahead[CHUNK:]
 
 
 def _results(chunk: Chunk, result: Any) -> Iterator[Annotated]:

@@ -11,6 +11,8 @@ from typing import Any
 
 from diffusionner.corpus import Entity
 from diffusionner.errors import DataError
+from diffusionner.formats import json_files
+from diffusionner.formats.source import decode
 
 ENTITIES = "entities"
 
@@ -42,30 +44,27 @@ class Record:
         return {**self.fields, ENTITIES: [entity.to_dict() for entity in entities]}
 
 
-def parse_line(line: bytes) -> tuple[dict[str, Any], str | list[str], str | None]:
-    """Return (fields, text or words, document) of a JSON line; raise ValueError if invalid."""
-    try:
-        fields = json.loads(line.decode("utf-8-sig"))
-        json.dumps(fields, ensure_ascii=False).encode()  # a lone surrogate is valid JSON
-    except UnicodeEncodeError as error:
-        raise ValueError("contains a lone surrogate, which UTF-8 cannot encode") from error
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-    except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8 ({error.reason})") from error
-    except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON ({error.msg}, column {error.colno})") from error
+def parse_line(line: bytes, place: str) -> Record:
+    fields = json_files.parse_line(decode(line, place, True), place)
     if not isinstance(fields, dict):
-        raise ValueError('expected an object such as {"text": "..."}')
+        raise DataError(f'{place}: expected an object such as {{"text": "..."}}')
+    return make_record(fields, place)
+
+
+def make_record(fields: dict[str, Any], place: str, null_is_empty: bool = False) -> Record:
+    """Return the record with these fields; raise DataError if it has no valid text or tokens."""
     key = content_key(fields)
     if key not in fields:
-        raise ValueError('expected either "text" or "tokens", but found neither')
+        raise DataError(f'{place}: expected either "text" or "tokens", but found neither')
     content = fields[key]
-    if key == "text" and not isinstance(content, str):
-        raise ValueError('"text" must be a string')
-    if key == "tokens" and not is_word_list(content):
-        raise ValueError('"tokens" must be a list of non-empty strings')
-    return fields, content, document(fields)
+    if content is None and null_is_empty:
+        content = []
+    elif key == "text" and not isinstance(content, str):
+        raise DataError(f'{place}: "text" must be a string')
+    elif key == "tokens" and not _is_word_list(content):
+        raise DataError(f'{place}: "tokens" must be a list of non-empty strings')
+    doc = fields.get("doc")
+    return Record(fields, content, None if doc is None else str(doc), place)
 
 
 def content_key(fields: dict[str, Any]) -> str:
@@ -77,12 +76,7 @@ def content_key(fields: dict[str, Any]) -> str:
     return "tokens" if isinstance(fields.get("tokens"), list) or "text" not in fields else "text"
 
 
-def document(fields: dict[str, Any]) -> str | None:
-    doc = fields.get("doc")
-    return None if doc is None else str(doc)
-
-
-def is_word_list(value: object) -> bool:
+def _is_word_list(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(word, str) and word for word in value)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from diffusionner.annotation.journal import (
     Journal,
@@ -35,6 +36,8 @@ from diffusionner.storage import registry
 from diffusionner.storage.config import CARD, read_config
 
 Progress = Callable[[Position, int], None]  # called with what is on disk and the bytes read
+# Yields records in order with their entities, given the records and those before as context.
+Engine = Callable[[Iterator[Record], Sequence[Record]], Generator[Annotated, None, None]]
 
 
 @dataclass(frozen=True)
@@ -66,21 +69,6 @@ class ModelSpec:
         return {"model": state.hexdigest(), "options": options}
 
 
-@dataclass
-class PendingInput:
-    """The records that remain to be annotated."""
-
-    sources: Sources
-    records: Iterator[Record]
-    counter: RecordCounter  # of the records written by an earlier run
-    context: list[Record]  # the last of those, which may be context for the next
-
-
-class Engine(Protocol):
-    def annotate(self, pending: PendingInput) -> Generator[Annotated, None, None]:
-        """Yield the pending records in order with their entities."""
-
-
 def annotate(
     sources: Sources,
     target: Path | None,
@@ -97,8 +85,8 @@ def annotate(
     records kept from an earlier run, are passed to `report`.
     """
     if target is None:
-        pending = _skip_written(sources, Position(), model, report)
-        return _write(engine.annotate(pending), StdoutWriter(), pending.counter, None, progress)
+        results = engine(sources.records(report), [])
+        return _write(results, StdoutWriter(), RecordCounter(), None, progress)
     check_suffix(target)
     partial = partial_path(target)
     _check_target(target, partial)
@@ -110,12 +98,13 @@ def annotate(
         if journal.last.records:
             report(f"resuming: {journal.last.records:,} records of {target} are already written")
         if not target.exists():  # else only the removal of the journal is missing
-            pending = _skip_written(sources, journal.last, model, report)
+            counter, records = RecordCounter(), sources.records(report)
+            context = _skip_written(records, journal.last, counter, model.settings.encoder.context)
             try:
                 writer = open_writer(target, partial, journal.last.written, part_rows)
                 sync_folder(target.parent)
                 with closing(writer):
-                    _write(engine.annotate(pending), writer, pending.counter, journal, progress)
+                    _write(engine(records, context), writer, counter, journal, progress)
                 os.replace(partial, target)
                 sync_folder(target.parent)
             except OSError as error:
@@ -138,16 +127,11 @@ def _check_target(target: Path, partial: Path) -> None:
 
 
 def _skip_written(
-    sources: Sources, position: Position, model: ModelSpec, report: Report
-) -> PendingInput:
-    """Skip the records that are already written, keeping the last ones as context."""
-    counter = RecordCounter()
-    context: deque[Record] = deque(maxlen=model.settings.encoder.context)
-    records = sources.records(report)
-    while counter.records < position.records:
-        record = next(records, None)
-        if record is None:
-            break
+    records: Iterator[Record], position: Position, counter: RecordCounter, context_size: int
+) -> Sequence[Record]:
+    """Skip and count the records that are already written; return the last ones as context."""
+    context: deque[Record] = deque(maxlen=context_size)
+    for record in islice(records, position.records):
         counter.add(record)
         if record.doc is not None and record.content:
             context.append(record)
@@ -158,7 +142,7 @@ def _skip_written(
             "of the output to start over"
         )
     counter.entities = position.entities
-    return PendingInput(sources, records, counter, list(context))
+    return context
 
 
 def _write(

@@ -10,23 +10,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, cast
 
-from diffusionner.annotation.record import (
-    Record,
-    content_key,
-    document,
-    is_word_list,
-    parse_line,
-)
+from diffusionner.annotation.record import Record, make_record, parse_line
 from diffusionner.errors import DataError
 from diffusionner.formats import arrow_tables
-from diffusionner.formats.source import MAX_RECORD, decode, too_long, unreadable
+from diffusionner.formats.source import MAX_RECORD, decode, number_lines, too_long, unreadable
 
 STDIN = "-"
 FORMATS = ("text", "jsonl", "parquet")
 _SUFFIXES = {".txt": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 _GZIP, _PARQUET = b"\x1f\x8b", b"PAR1"
+_PARQUET_FROM_STDIN = "Parquet cannot be read from standard input; give the file"
 _ROWS = 1024  # table rows decoded at a time
 
 Report = Callable[[str], None]
@@ -48,8 +43,7 @@ class Sources:
     @property
     def size(self) -> int | None:
         """Total number of bytes; None if unknown."""
-        files = [file for file in self.files if file is not None]
-        return sum(map(_size, files)) if len(files) == len(self.files) else None
+        return None if None in self.files else sum(f.stat().st_size for f in self.files if f)
 
     def records(self, report: Report) -> Iterator[Record]:
         """Yield all records in order; report and skip bad ones."""
@@ -57,7 +51,7 @@ class Sources:
         bytes_before = 0
         for file in self.files:
             try:
-                size = _size(file) if file else 0
+                size = file.stat().st_size if file else 0
                 for record in self._read(file, size):
                     if isinstance(record, Record):
                         record.bytes_read += bytes_before
@@ -74,7 +68,7 @@ class Sources:
     def _read(self, file: Path | None, size: int) -> Iterator[Record | str]:
         """Yield the records of a file, and an error message for each bad one."""
         format = self.format or (_detect_format(file) if file else None)
-        if format == "parquet":
+        if file and format == "parquet":
             return _read_parquet(file, size)
         return self._read_lines(file, format)
 
@@ -85,7 +79,7 @@ class Sources:
             if self.whole_files and format != "jsonl":
                 yield _read_whole(content, name)
                 return
-            for number, line in _number_lines(content, name):
+            for number, line in number_lines(content, name):
                 if number == 1:
                     _check_decompressed(line, name)
                 if not line.strip():
@@ -94,15 +88,13 @@ class Sources:
                 place = f"{name}:{number}"
                 try:
                     if format == "jsonl":
-                        record = Record(*parse_line(line), place)
+                        record = parse_line(line, place)
                     else:
                         text = decode(line, place, number == 1).rstrip("\r\n")
                         fields = {"file": name, "line": number, "text": text}
                         record = Record(fields, text, None, place)
                 except DataError as error:
                     yield str(error)
-                except ValueError as error:
-                    yield f"{place}: {error}"
                 else:
                     # Compressed bytes of a compressed file, to compare with its size.
                     record.bytes_read = raw.tell() if file else 0
@@ -122,6 +114,8 @@ def find_sources(
     if format is not None and format not in FORMATS:
         raise DataError(f"unknown format '{format}'; choose one of: {', '.join(FORMATS)}")
     if list(paths) == [STDIN]:
+        if format == "parquet":
+            raise DataError(_PARQUET_FROM_STDIN)
         return Sources([None], format, whole_files)
     if STDIN in paths:
         raise DataError("standard input (-) cannot be combined with files; give one or the other")
@@ -161,10 +155,6 @@ def _list_files(path: Path) -> list[Path]:
     return files
 
 
-def _size(file: Path) -> int:
-    return file.stat().st_size
-
-
 def _format_of_name(file: Path) -> str | None:
     suffixes = file.suffixes
     if suffixes[-1:] == [".gz"]:
@@ -182,12 +172,8 @@ def _detect_format(file: Path) -> str | None:
 def _format_of_line(line: bytes) -> str:
     """Return the format of a file that begins with this line."""
     if line.startswith(_PARQUET):
-        raise _parquet_from_stdin()
+        raise DataError(_PARQUET_FROM_STDIN)
     return "jsonl" if line.lstrip(b"\xef\xbb\xbf \t").startswith(b"{") else "text"
-
-
-def _parquet_from_stdin() -> DataError:
-    return DataError("Parquet cannot be read from standard input; give the file")
 
 
 def _decompress(raw: IO[bytes]) -> IO[bytes]:
@@ -205,15 +191,6 @@ def _check_decompressed(head: bytes, name: str) -> None:
         )
 
 
-def _number_lines(content: IO[bytes], name: str) -> Iterator[tuple[int, bytes]]:
-    number = 0
-    while line := content.readline(MAX_RECORD + 1):
-        number += 1
-        if len(line) > MAX_RECORD:
-            raise too_long(f"{name}:{number}")
-        yield number, line
-
-
 def _read_whole(content: IO[bytes], name: str) -> Record | str:
     whole = content.read(MAX_RECORD + 1)
     _check_decompressed(whole, name)
@@ -226,9 +203,7 @@ def _read_whole(content: IO[bytes], name: str) -> Record | str:
     return Record({"file": name, "text": text}, text, None, name)
 
 
-def _read_parquet(file: Path | None, size: int) -> Iterator[Record | str]:
-    if file is None:
-        raise _parquet_from_stdin()
+def _read_parquet(file: Path, size: int) -> Iterator[Record | str]:
     arrow_tables.import_pyarrow("parquet")
     from pyarrow.parquet import ParquetFile
 
@@ -242,20 +217,13 @@ def _read_parquet(file: Path | None, size: int) -> Iterator[Record | str]:
             for batch in table.iter_batches(_ROWS):
                 for fields in batch.to_pylist():
                     number += 1
-                    record = _row_record(fields, f"{file}:row {number}")
-                    if isinstance(record, Record):
-                        record.bytes_read = size * number // rows
-                        record.schema = table.schema_arrow
+                    try:
+                        record = make_record(fields, f"{file}:row {number}", null_is_empty=True)
+                    except DataError as error:
+                        yield str(error)
+                        continue
+                    record.bytes_read = size * number // rows
+                    record.schema = table.schema_arrow
                     yield record
     except arrow_tables.arrow_errors() as error:
         raise arrow_tables.damaged(str(file), error) from error
-
-
-def _row_record(fields: dict[str, Any], place: str) -> Record | str:
-    """Return the record of a table row; a null text is kept, with no entities."""
-    content = fields[content_key(fields)]
-    if content is None:
-        content = []
-    if isinstance(content, str) or is_word_list(content):
-        return Record(fields, content, document(fields), place)
-    return f"{place}: 'text' must be a string, 'tokens' a list of non-empty strings"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -34,6 +35,7 @@ def _check_output(context: typer.Context, target: str) -> str:
     return target
 
 
+@options.with_inference
 def annotate(
     sources: Annotated[
         list[str],
@@ -67,15 +69,8 @@ def annotate(
     workers: Annotated[
         int | None, typer.Option(min=1, help="For engine ray.  [default: one per GPU, or per core]")
     ] = None,
-    steps: options.Steps = None,
-    spans: options.Spans = None,
-    start: options.Start = None,
-    average: options.Average = None,
-    threshold: options.Threshold = None,
-    phi: options.Phi = None,
-    overlap: options.Overlap = None,
-    seed: options.Seed = None,
-    batch_size: options.BatchSize = None,
+    *,
+    inference: dict[str, Any],
     device: options.Device = None,
 ) -> None:
     """Annotate a corpus of any size.
@@ -104,9 +99,6 @@ def annotate(
 
     if engine not in ENGINES:
         raise SettingsError(f"unknown engine '{engine}'; {nearest(engine, ENGINES)}")
-    inference = options.inference_options(
-        steps, spans, start, average, threshold, phi, overlap, seed, batch_size
-    )
     output = None if target == "-" else Path(target)
     exclude = [] if output is None else [partial_path(output), output]
     found = find_sources(sources, format, whole_files, exclude)
@@ -140,9 +132,9 @@ def _load_engine(name: str, model: ModelSpec, device: str | None, workers: int |
         return RayEngine(model, device, workers)
     if workers is not None:
         raise SettingsError("--workers requires --engine ray; engine local uses all cores itself")
-    from diffusionner.annotation.local_engine import LocalEngine
+    from diffusionner.annotation.local_engine import annotate_records
 
-    return LocalEngine(options.load_model(model.folder, device), model.options)
+    return partial(annotate_records, options.load_model(model.folder, device), model.options)
 
 
 @contextmanager

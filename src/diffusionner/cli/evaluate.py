@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,19 +13,13 @@ from diffusionner.cli.score import Html, HtmlSentences, Resamples, show_and_writ
 from diffusionner.storage.registry import DEFAULT
 
 
+@options.with_inference
 def evaluate(
     data: Annotated[Path, typer.Option("--data", help="Gold corpus, in any format.")],
     model: options.Model = DEFAULT,
     format: Format = None,
-    steps: options.Steps = None,
-    spans: options.Spans = None,
-    start: options.Start = None,
-    average: options.Average = None,
-    threshold: options.Threshold = None,
-    phi: options.Phi = None,
-    overlap: options.Overlap = None,
-    seed: options.Seed = None,
-    batch_size: options.BatchSize = None,
+    *,
+    inference: dict[str, Any],
     device: options.Device = None,
     json_path: Json = None,
     html_path: Html = None,
@@ -45,14 +39,11 @@ def evaluate(
 
     sentences = formats.read(data, format)
     ner = options.load_model(model, device)
-    chosen = options.inference_options(
-        steps, spans, start, average, threshold, phi, overlap, seed, batch_size
-    )
     with options.progress() as tell:
         report = evaluate(
-            ner, sentences, progress=lambda *counts: tell("evaluating", *counts), **chosen
+            ner, sentences, progress=lambda *counts: tell("evaluating", *counts), **inference
         )
     evaluation = Evaluation.from_report(report, (str(data), model), resamples)
-    settings = ner.settings.with_inference(chosen).to_dict()["inference"]
+    settings = ner.settings.with_inference(inference).to_dict()["inference"]
     about = {"model": model, "inference": settings}
     show_and_write(evaluation, about, json_path, html_path, html_sentences)

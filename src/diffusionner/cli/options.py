@@ -5,6 +5,9 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,35 +20,46 @@ ProgressCallback = Callable[[str, int, int], None]  # task, amount done, total a
 
 MODEL_HELP = "Installed model (see `models`), model folder, or name on the Hugging Face hub."
 Model = Annotated[str, typer.Option("--model", help=MODEL_HELP)]
-Steps = Annotated[int | None, typer.Option(help="Denoising steps γ.  [default: the model's]")]
-Spans = Annotated[
-    str | None, typer.Option(help="Noisy spans K_eval, or auto.  [default: the model's]")
-]
-Start = Annotated[
-    str | None, typer.Option(help="Start from noise or candidates.  [default: the model's]")
-]
-Average = Annotated[
-    bool | None,
-    typer.Option(
-        "--average-steps/--last-step", help="Use all steps or the last.  [default: the model's]"
-    ),
-]
-Threshold = Annotated[
-    float | None, typer.Option(help="Minimum score, 0 to 1.  [default: the model's, per type]")
-]
-Phi = Annotated[
-    float | None,
-    typer.Option(help="Minimum sum of the three probabilities, as in the paper."),
-]
-Overlap = Annotated[str | None, typer.Option(help="nested, flat or all.  [default: the model's]")]
-Seed = Annotated[int | None, typer.Option(help="Seed of the noise.  [default: the model's]")]
-BatchSize = Annotated[
-    str | None, typer.Option(help="Sentences per batch, or auto.  [default: the model's]")
-]
 Device = Annotated[
     str | None, typer.Option(help="cpu, cuda, cuda:1 ...  [default: a GPU if available]")
 ]
-INFERENCE = "steps spans start average_steps threshold phi overlap seed batch_size".split()
+
+
+def _option(name: str, type_: Any, help: str, *flags: str) -> Parameter:
+    option = typer.Option(None, *flags, help=help)
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=option, annotation=type_ | None)
+
+
+_INFERENCE = [
+    _option("steps", int, "Denoising steps γ.  [default: the model's]"),
+    _option("spans", str, "Noisy spans K_eval, or auto.  [default: the model's]"),
+    _option("start", str, "Start from noise or candidates.  [default: the model's]"),
+    _option(
+        "average_steps",
+        bool,
+        "Use all steps or the last.  [default: the model's]",
+        "--average-steps/--last-step",
+    ),
+    _option("threshold", float, "Minimum score, 0 to 1.  [default: the model's, per type]"),
+    _option("phi", float, "Minimum sum of the three probabilities, as in the paper."),
+    _option("overlap", str, "nested, flat or all.  [default: the model's]"),
+    _option("seed", int, "Seed of the noise.  [default: the model's]"),
+    _option("batch_size", str, "Sentences per batch, or auto.  [default: the model's]"),
+]
+
+
+def with_inference(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the inference options to a command, which gets them as the dictionary `inference`."""
+
+    @wraps(command)
+    def run(**arguments: Any) -> None:
+        inference = {option.name: arguments.pop(option.name) for option in _INFERENCE}
+        command(**arguments, inference=inference)
+
+    own = signature(command, eval_str=True).parameters.values()
+    each = [_INFERENCE if parameter.name == "inference" else [parameter] for parameter in own]
+    run.__signature__ = Signature([*chain.from_iterable(each)])  # type: ignore[attr-defined]
+    return run
 
 
 def load_model(model: str | Path, device: str | None) -> DiffusionNER:
@@ -54,11 +68,6 @@ def load_model(model: str | Path, device: str | None) -> DiffusionNER:
     ner = DiffusionNER.from_pretrained(model, device)
     gc.freeze()  # keeps the garbage collector from scanning the model again and again
     return ner
-
-
-def inference_options(*values: object) -> dict[str, Any]:
-    """Return the options, given in the order of INFERENCE; None keeps the model's setting."""
-    return dict(zip(INFERENCE, values, strict=True))
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -25,6 +25,7 @@ from diffusionner.files import check_writable, refuse_overwrite
 from diffusionner.storage.registry import DEFAULT
 
 
+@options.with_inference
 def predict(
     texts: Annotated[
         list[str] | None, typer.Argument(metavar="TEXT", help="Texts; - is standard input.")
@@ -39,15 +40,8 @@ def predict(
         Path | None, typer.Option("--html", help="Write a page that draws the entities.")
     ] = None,
     model: options.Model = DEFAULT,
-    steps: options.Steps = None,
-    spans: options.Spans = None,
-    start: options.Start = None,
-    average: options.Average = None,
-    threshold: options.Threshold = None,
-    phi: options.Phi = None,
-    overlap: options.Overlap = None,
-    seed: options.Seed = None,
-    batch_size: options.BatchSize = None,
+    *,
+    inference: dict[str, Any],
     device: options.Device = None,
 ) -> None:
     """Predict the entities in texts.
@@ -84,38 +78,31 @@ def predict(
             refuse_overwrite(partial_path(target), source)
     texts = [_read_stdin() if text == "-" else text for text in texts or ()]
     ner = options.load_model(model, device)
-    inference = options.inference_options(
-        steps, spans, start, average, threshold, phi, overlap, seed, batch_size
-    )
-    drawn: list[Entities] = []
-    if texts and output_path is None:
-        console = Console()
-        for text, entities in zip(texts, ner.pipe(texts, **inference), strict=True):
-            show(console, text, entities, ner.labels)
-            drawn.append(entities)
-        if html_path is not None:
-            write_page(html_path, drawn)
-        return
-
     errors = Console(stderr=True)
     sources = Sources([source], "jsonl")
+    drawn: list[Entities] = []
 
     def report(message: str) -> None:
-        first_is_plain = sources.skipped == 1 and ": not JSON (" in message
+        first_is_plain = sources.skipped == 1 and ": not valid JSON (" in message
         hint = "; for plain text: diffusionner annotate - -" if first_is_plain else ""
         say(errors, message if source else message + hint)
 
     def results() -> Iterator[tuple[Record, Entities]]:
-        records = map(_text_record, texts) if texts else sources.records(report)
-        for record, entities in annotate_records(ner, records, inference):
+        given = (Record({"text": text}, text, None, "text") for text in texts)
+        records = given if texts else sources.records(report)
+        for record, entities in annotate_records(ner, inference, records):
             if html_path is not None:
                 drawn.append(entities)
             yield record, entities
 
-    hidden = not errors.is_terminal
-    _write(
-        track(results(), "lines", console=errors, transient=True, disable=hidden), target, errors
-    )
+    if texts and output_path is None:
+        console = Console()
+        for record, entities in results():
+            show(console, str(record.content), entities, ner.labels)
+    else:
+        hidden = not errors.is_terminal
+        lines = track(results(), "lines", console=errors, transient=True, disable=hidden)
+        _write(lines, target, errors)
     if html_path is not None:
         write_page(html_path, drawn)
     if sources.skipped:
@@ -128,10 +115,6 @@ def _read_stdin() -> str:
         return sys.stdin.buffer.read().decode("utf-8-sig").rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise DataError(f"standard input is not UTF-8 ({error.reason}); convert it") from error
-
-
-def _text_record(text: str) -> Record:
-    return Record({"text": text}, text, None, "text")
 
 
 def _write(

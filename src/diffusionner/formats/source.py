@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from diffusionner.errors import DataError
 
@@ -67,12 +67,8 @@ class Source:
         try:
             # Binary mode: text mode splits lines at more than \n and hides the line of an error.
             with path.open("rb") as file:
-                number = 0
-                while line := file.readline(MAX_RECORD + 1):
-                    number += 1
+                for number, line in number_lines(file, str(path)):
                     where = f"{path}:{number}"
-                    if len(line) > MAX_RECORD:
-                        raise too_long(where)
                     try:
                         yield where, decode(line, where, number == 1).rstrip("\r\n")
                     except DataError as error:
@@ -171,6 +167,16 @@ class Sample:
         """Return the items of the lists that the first JSON objects have under a key."""
         lists = (record.get(key) for record in self.records)
         return [item for items in lists if isinstance(items, list) for item in items]
+
+
+def number_lines(file: IO[bytes], name: str) -> Iterator[tuple[int, bytes]]:
+    """Yield each line with its number, from 1."""
+    number = 0
+    while line := file.readline(MAX_RECORD + 1):
+        number += 1
+        if len(line) > MAX_RECORD:
+            raise too_long(f"{name}:{number}")
+        yield number, line
 
 
 def decode(content: bytes, where: str, first: bool) -> str:
