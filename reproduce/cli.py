@@ -50,8 +50,9 @@ def _describe() -> None:
     """Reproduce the paper's tables and figures, with rival methods for comparison.
 
     `python -m reproduce TABLE...` is short for `python -m reproduce run TABLE...`. `train`,
-    `evaluate` and `predict` are those of `diffusionner`; here they also know the rivals
-    (`method=crf`, `biaffine`, `queries`, `autoregressive`).
+    `evaluate`, `predict` and `data` are those of `diffusionner`; here they also know the rivals
+    (`method=crf`, `biaffine`, `queries`, `autoregressive`) and the formats of ACE, OntoNotes, GENIA
+    and other research code.
     """
 
 
@@ -267,6 +268,7 @@ def list_tables(
     Console().print(shown)
 
 
+app.add_typer(cli.data.app, name="data")
 app.command("train")(cli.train.train)
 app.command("evaluate")(cli.evaluate.evaluate)
 app.command("predict")(cli.predict.predict)

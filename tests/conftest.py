@@ -19,6 +19,7 @@ from plain import plain_settings
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
+import reproduce.formats  # noqa: F401  (registers the formats of research corpora)
 from diffusionner import DiffusionNER, formats
 from diffusionner.cli import main
 from diffusionner.corpus import Sentence

@@ -14,7 +14,8 @@ from corpora import put, refuses
 from diffusionner import formats
 from diffusionner.corpus import Sentence, Span
 from diffusionner.errors import DataError
-from diffusionner.formats import iterate_with_errors, read, xml_elements
+from diffusionner.formats import iterate_with_errors, read
+from reproduce.formats import xml_elements
 
 # GENIA.
 

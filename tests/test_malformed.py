@@ -238,6 +238,7 @@ def test_mixed_schemes(tmp_path, one, other):
 HUGE = """
 import resource, shutil, sys, time
 from pathlib import Path
+import reproduce.formats
 from diffusionner import formats
 from diffusionner.errors import DataError
 
@@ -274,7 +275,14 @@ for number in range(len([p for p in sample.rglob("*") if p.is_file()]) or 1):
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is limited in another way here")
 def test_a_line_of_a_gigabyte(name, sample, tmp_path):
     command = [sys.executable, "-c", HUGE, name, str(sample), str(tmp_path / "copy")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        cwd=Path(__file__).parents[1],
+    )
     assert (done.returncode, done.stderr) == (0, "")
     for line in done.stdout.splitlines():
         seconds, message = line.split("\t")

@@ -26,29 +26,24 @@ from diffusionner.corpus import Sentence
 from diffusionner.errors import DataError, nearest
 from diffusionner.files import write_all_or_none, write_folders
 from diffusionner.formats import (
-    ace,
     brat,
     conll,
     conllu,
     docbin,
     doccano,
-    genia,
     gliner,
     huggingface,
     jsonl,
     labelstudio,
-    mrc,
-    ontonotes,
     parquet,
     prodigy,
-    reference,
     w2ner,
 )
 from diffusionner.formats.compatibility import make_compatible
 from diffusionner.formats.format import Format
 from diffusionner.formats.source import Sample, Source, unreadable
 
-__all__ = ["FORMATS", "Format", "detect", "iterate", "read", "write", "write_files"]
+__all__ = ["FORMATS", "Format", "detect", "iterate", "read", "register", "write", "write_files"]
 
 # In order of detection: specific formats before general ones.
 FORMATS: dict[str, Format] = {
@@ -57,22 +52,26 @@ FORMATS: dict[str, Format] = {
         docbin.FORMAT,
         huggingface.FORMAT,
         parquet.FORMAT,
-        ace.FORMAT,
-        genia.FORMAT,
         brat.FORMAT,
         conllu.FORMAT,
-        ontonotes.FORMAT,
         gliner.FORMAT,
         prodigy.FORMAT,
         doccano.FORMAT,
         labelstudio.FORMAT,
         w2ner.FORMAT,
-        mrc.FORMAT,
-        reference.FORMAT,
         jsonl.FORMAT,
         conll.FORMAT,
     )
 }
+
+
+def register(format: Format) -> None:
+    """Add a format that is defined elsewhere; it is the first to be asked in detection."""
+    others = dict(FORMATS)
+    FORMATS.clear()
+    FORMATS.update({format.name: format, **others})
+
+
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
 
 

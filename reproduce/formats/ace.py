@@ -29,7 +29,7 @@ from diffusionner.formats.documents import (
 )
 from diffusionner.formats.format import Format
 from diffusionner.formats.source import Sample, Source
-from diffusionner.formats.xml_elements import Element, read_chunks, read_elements
+from reproduce.formats.xml_elements import Element, read_chunks, read_elements
 
 _TEXT = ".sgm"
 _ANNOTATIONS = ".apf.xml"

@@ -20,7 +20,7 @@ from diffusionner.corpus import Sentence, Span
 from diffusionner.errors import DataError
 from diffusionner.formats.format import Format
 from diffusionner.formats.source import HEAD, Sample, Source, unreadable
-from diffusionner.formats.xml_elements import CHUNK, Element, read_chunks, read_elements
+from reproduce.formats.xml_elements import CHUNK, Element, read_chunks, read_elements
 
 _PARTS = ("all", "train_dev", "test")
 SENTENCES = 18546  # in the corpus: train_dev, followed by test
