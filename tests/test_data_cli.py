@@ -187,7 +187,7 @@ def test_convert_fails_whole(refused, corpus, tmp_path, bad):
 
 def test_convert_to_nowhere(refused, corpus, tmp_path):
     assert "extension does not determine" in refused("data", "convert", corpus, tmp_path / "a.xyz")
-    assert "is only read" in refused("data", "convert", corpus, tmp_path / "a", "--to", "genia")
+    assert "is read-only" in refused("data", "convert", corpus, tmp_path / "a", "--to", "genia")
     assert "no such file" in refused("data", "convert", tmp_path / "gone", tmp_path / "a.jsonl")
 
 
