@@ -18,5 +18,5 @@ for label, counts in report.per_type.items():
     print(f"{label}: recall {100 * counts.recall:.1f}")
 
 # The options of every call can be given here too.
-from_noise = evaluate(ner, sentences, start="noise", spans=60, steps=5)
+from_noise = evaluate(ner, sentences, start="noise", steps=5)
 print(f"from noise: {100 * from_noise.micro.f1:.1f}")

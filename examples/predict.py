@@ -19,7 +19,7 @@ for found in ner.pipe(texts):
 print(len(ner(text, threshold=0.95)), "of", len(entities), "have a score of 0.95 or more")
 
 # The paper's start: 60 random spans, denoised in 5 steps.
-for entity in ner(text, start="noise", spans=60, steps=5):
+for entity in ner(text, start="noise", steps=5):
     print(f"from noise: {entity.text} {entity.label} {entity.score:.2f}, {entity.votes} spans")
 
 entities.to_html("entities.html")  # open it in a browser
