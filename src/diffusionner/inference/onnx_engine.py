@@ -54,6 +54,10 @@ class OnnxEngine:
         self.coordinates = Coordinates(settings.diffusion.coordinates, settings.diffusion.scale)
         self.encoder = _Graph(folder / ENCODER_FILE)
         self.denoiser = _Graph(folder / DENOISER_FILE)
+        if "summed_probability" not in self.denoiser.outputs:
+            raise CheckpointError(
+                f"{folder / DENOISER_FILE} was exported by another release; export the model again"
+            )
         if self.denoiser.labels != labels:
             raise CheckpointError(
                 f"{folder / DENOISER_FILE} has the labels {self.denoiser.labels}, but config.json "
