@@ -26,6 +26,10 @@ def remove(name: str) -> Callable[[Path], None]:
     return lambda folder: (folder / name).unlink()
 
 
+def copy_encoder(folder: Path) -> None:
+    shutil.copy(folder / ENCODER_FILE, folder / DENOISER_FILE)
+
+
 def without(*keys: str) -> Callable[[Path], None]:
     def damage(folder: Path) -> None:
         config = json.loads((folder / "config.json").read_text())
@@ -59,6 +63,7 @@ DAMAGES = {
     "half an encoder": (truncate(ENCODER_FILE), "encoder.onnx is missing, truncated or damaged"),
     "empty encoder": (truncate(ENCODER_FILE, 0), "encoder.onnx is missing, truncated or damaged"),
     "half a denoiser": (truncate(DENOISER_FILE), "denoiser.onnx is missing, truncated or damaged"),
+    "encoder as denoiser": (copy_encoder, "was exported by another release"),
     "no denoiser": (remove(DENOISER_FILE), "denoiser.onnx is missing, truncated or damaged"),
     "no tokenizer": (remove("tokenizer.json"), "tokenizer.json cannot be read"),
     "half a tokenizer": (truncate("tokenizer.json"), "tokenizer.json cannot be read"),
