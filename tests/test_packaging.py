@@ -145,13 +145,13 @@ def run(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
 def test_training_without_its_extra_says_what_to_install(tiny_settings, tmp_path):
     path = tmp_path / "settings.yaml"
     path.write_text(yaml.safe_dump(tiny_settings.to_dict()))
-    code = (
-        "import sys; sys.modules['accelerate'] = None  # importing it fails\n"
-        "from diffusionner.cli import main; main()"
-    )
-    result = run(code, "train", path)
+    missing = "import sys; sys.modules['accelerate'] = None\n"
+    result = run(missing + "from diffusionner.cli import main; main()", "train", path)
     assert result.returncode == 2 and "Traceback" not in result.stderr
     assert "'accelerate'" in result.stderr and "pip install '.[train]'" in result.stderr
+    result = run(missing + "from diffusionner import train; train('a', output='b')")
+    assert "training needs the package 'accelerate'" in result.stderr
+    assert "pip install '.[train]'" in result.stderr
 
 
 def test_inference_imports_no_packages_of_training_or_gpus(encoder_folder, tmp_path):

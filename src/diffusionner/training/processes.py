@@ -5,8 +5,6 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
-from accelerate import Accelerator
-from accelerate.utils import gather_object
 from torch.nn.parallel import DistributedDataParallel
 
 from diffusionner.batching import EncodedCorpus
@@ -15,6 +13,16 @@ from diffusionner.inference.stream import PredictionTask, predict
 from diffusionner.inference.torch_engine import engine_in_training
 from diffusionner.model.base import Network
 from diffusionner.settings import InferenceSettings
+
+try:
+    from accelerate import Accelerator
+    from accelerate.utils import gather_object
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "training needs the package 'accelerate'; in a clone, install it with: "
+        "pip install '.[train]'",
+        name=error.name,
+    ) from error
 
 
 def make_accelerator(precision: str) -> Accelerator:
