@@ -104,7 +104,7 @@ def test_unreadable_records_between_readable_ones(make):
     [
         ("", "no sentences"),
         ("neither one nor the other", "not a file of a known format"),
-        ('[{"tokens": ["a"]}, ', "cut short"),
+        ('[{"tokens": ["a"]}, ', "truncated"),
     ],
 )
 def test_files_that_are_no_corpora(tmp_path, content, message):

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import builtins
-
 import pytest
-from test_formats_research import CONLLU, WORDS
+from test_formats_research import WORDS
 
 from diffusionner import formats
 from diffusionner.corpus import Irregular, Sentence, Span
 from diffusionner.data.fingerprint import fingerprint
-from diffusionner.errors import DataError
 from diffusionner.formats import detect, read
 from diffusionner.formats.documents import TextDocument, to_sentences
 
@@ -163,19 +160,6 @@ def test_conllu_writes_text_and_documents(tmp_path):
     assert [s.doc for s in found] == ["d", "d", "d", None, None]
     assert [s.text for s in found] == ["I don't.\nYes, now!He left."] * 3 + [None] * 2
     assert found[0].entities == [Span(0, 1, "c"), Span(1, 3, "a-b")]
-
-
-def test_conllu_without_the_library(make, monkeypatch):
-    real = builtins.__import__
-
-    def without(name: str, *args: object, **options: object) -> object:
-        if name == "conllu":
-            raise ImportError(name)
-        return real(name, *args, **options)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(DataError, match=r"pip install '\.\[conllu\]'"):
-        read(make("a", CONLLU))
 
 
 def test_text_does_not_change_the_fingerprint(tmp_path):

@@ -9,7 +9,8 @@ from corpora import put, refuses
 from test_formats_tables import ENTITIES, NUMBERS, TAGS, WORDS, dataset, parquet
 
 from diffusionner.errors import DataError
-from diffusionner.formats import arrow_tables, iterate_with_errors, read
+from diffusionner.formats import iterate_with_errors, read
+from diffusionner.formats.arrow_tables import COLUMNS, STRUCT_OF_LISTS, to_type
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -32,17 +33,17 @@ NO_COLUMN = "name the columns with the options tokens and tags"
         (
             {"tokens": ["Rome"], "ner_tags": [["O"]]},
             "",
-            "column 'tokens' has type string; expected list<string>",
+            "column 'tokens' has type string; expected list<item: string>",
         ),
         (
             {"tokens": [["a"]], "ner_tags": [[0.5]]},
             "",
-            "'ner_tags' has type list<element: double>; expected list<string> or list<int>",
+            "list<element: double>; expected list<item: string> or list<item: int32>",
         ),
         (
             {"tokens": [["a"]], "entities": [["X"]]},
             "",
-            "expected list<struct<start: int, end: int, label: string>>",
+            "expected list<item: struct<start: int32, end: int32, label: string>>",
         ),
         (
             {"tokens": [["a"]], "entities": [[{"start": 0}]]},
@@ -82,7 +83,7 @@ def test_tables_that_cannot_be_read(tmp_path, columns, options, message):
         (
             {"tokens": None, "ner_tags": []},
             ":names=O+B-X",
-            "'tokens' must be a list of words, not null",
+            "'tokens' must be a list, not null",
         ),
         ({"tokens": [], "ner_tags": []}, ":names=O+B-X", "'tokens' is empty"),
         ({"tokens": [None], "ner_tags": [0]}, ":names=O+B-X", "token 0 must be a string, not null"),
@@ -118,7 +119,7 @@ def test_tables_that_cannot_be_read(tmp_path, columns, options, message):
         (
             {"tokens": ["a"], "entities": [], "text": "b", "text_start": 0, "offsets": [None]},
             "",
-            "expected pairs of numbers",
+            "must be pairs of numbers",
         ),
         (
             {"tokens": ["a"], "entities": [], "irregular": [{"parts": None, "label": "X"}]},
@@ -139,16 +140,10 @@ def test_rows_that_are_wrong(tmp_path, row, options, message):
         "ner_tags": pa.list_(pa.int64() if options else pa.string()),
         "text": pa.string(),
         "text_start": pa.int32(),
-        "entities": arrow_tables.to_type(
-            pa,
-            arrow_tables.STRUCT_OF_LISTS
-            if isinstance(row.get("entities"), dict)
-            else arrow_tables.COLUMNS["entities"],
+        "entities": to_type(
+            STRUCT_OF_LISTS if isinstance(row.get("entities"), dict) else COLUMNS["entities"]
         ),
-        **{
-            name: arrow_tables.to_type(pa, arrow_tables.COLUMNS[name])
-            for name in ("offsets", "irregular")
-        },
+        **{name: to_type(COLUMNS[name]) for name in ("offsets", "irregular")},
     }
     good = {"tokens": ["ok"], "ner_tags": [0] if options else ["O"], "entities": None}
     rows = [{key: given.get(key) for key in row} for given in (good, row, good)]
@@ -188,7 +183,7 @@ def test_parquet_damaged_inside(tmp_path):
 @pytest.mark.parametrize(
     ("files", "place", "message"),
     [
-        ({"state.json": "{"}, "state.json", "not valid JSON"),
+        ({"state.json": "{"}, "state.json:1", "not valid JSON"),
         ({"state.json": "[]"}, "state.json", "expected an object, found a list"),
         (
             {"state.json": '{"_data_files": ["a"]}'},

@@ -24,6 +24,7 @@ from diffusionner.formats.documents import (
     TextDocument,
     TextOptions,
     check_pair,
+    contiguous,
     split_text,
     to_sentences,
 )
@@ -195,7 +196,7 @@ def _mention(mention: Element, label: str, text: str, where: str) -> Irregular:
             f"{where}: {name} is {expected[:80]!r}, but the text at its offsets is "
             f"{found[:80]!r}; use the text that was annotated, unchanged"
         )
-    return Irregular(((begin, end),), label)
+    return contiguous(begin, end, label)
 
 
 FORMAT = Format(

@@ -17,9 +17,9 @@ from typing import Any
 
 from diffusionner.corpus import Sentence, Span
 from diffusionner.errors import DataError, nearest
-from diffusionner.formats import json_fields as fields
 from diffusionner.formats.format import Capabilities, Format
-from diffusionner.formats.json_files import read_values, write_array
+from diffusionner.formats.json_files import write_array
+from diffusionner.formats.json_records import Record, convert_records, with_document
 from diffusionner.formats.source import Sample, Source
 
 _SHAPE = '{"context": "a b c", "entity_label": "...", "span_position": ["0;1"]}'
@@ -44,7 +44,7 @@ def recognises(sample: Sample) -> bool:
 def read(source: Source, options: MrcOptions) -> Iterator[Sentence]:
     current: Sentence | None = None
     previous: tuple[str, str, str | None] | None = None
-    for query, sentence in source.convert_each(read_values(source), _convert):
+    for query, sentence in convert_records(source, _SHAPE, _convert):
         key = (" ".join(sentence.words), query, sentence.doc)
         if current is not None and key == previous:
             current.entities += sentence.entities
@@ -56,40 +56,38 @@ def read(source: Source, options: MrcOptions) -> Iterator[Sentence]:
         yield current
 
 
-def _convert(record: Any, where: str) -> Iterator[tuple[str, Sentence]]:
-    """Yield the number of the sentence's queries, and the sentence."""
-    context = fields.get(record, "context", str, where, _SHAPE)
-    query = fields.get({"qas_id": "", **record}, "qas_id", str, where, _SHAPE)
-    doc = fields.document(record, where)
+def _convert(record: Record) -> Iterator[tuple[str, Sentence]]:
+    """Yield the sentence's number and the sentence, with the entities of one label."""
     # Not split(): no-break and ideographic spaces are words in some Chinese corpora.
-    words = context.split(" ")
+    words = record.get("context", str).split(" ")
     if not all(words):
-        raise DataError(
-            f"{where}: 'context' has an extra space; put one between words and none at the ends"
+        raise record.error(
+            "'context' has an extra space; put one between words and none at the ends"
         )
-    yield query.partition(".")[0], Sentence(words, _spans(record, where), doc, where)
+    number = (record.optional("qas_id", str) or "").partition(".")[0]
+    yield number, Sentence(words, _spans(record), record.document(), record.where)
 
 
-def _spans(record: dict[str, Any], where: str) -> list[Span]:
-    label = fields.get(record, "entity_label", str, where, _SHAPE)
+def _spans(record: Record) -> list[Span]:
     positions = []
-    for text in fields.get(record, "span_position", list, where, _SHAPE):
+    for text in record.get("span_position", list):
         found = _POSITION.fullmatch(text) if isinstance(text, str) else None
         if found is None:
-            raise DataError(
-                f"{where}: {text!r} in 'span_position' is not a position; write its first and "
-                'last word, as in "2;4"'
+            raise record.error(
+                f"{text!r} in 'span_position' is not a position; write its first and last word, "
+                'as in "2;4"'
             )
         positions.append((int(found[1]), int(found[2])))
     for key, side in (("start_position", 0), ("end_position", 1)):
-        if key in record:
-            numbers = fields.get(record, key, list, where, _SHAPE)
-            given = {fields.integer(number, f"a number in '{key}'", where) for number in numbers}
+        if key in record.fields:
+            numbers = record.get(key, list)
+            given = {record.check_integer(number, f"a number in '{key}'") for number in numbers}
             if given != {position[side] for position in positions}:
-                raise DataError(f"{where}: '{key}' contradicts 'span_position'; correct one")
-    if record.get("impossible") is True and positions:
-        raise DataError(f"{where}: 'impossible' contradicts 'span_position'; correct one")
-    return [Span(start, end + 1, fields.label(label, where)) for start, end in positions]
+                raise record.error(f"'{key}' contradicts 'span_position'; correct one")
+    if record.fields.get("impossible") is True and positions:
+        raise record.error("'impossible' contradicts 'span_position'; correct one")
+    label = record.label("entity_label") if positions else record.get("entity_label", str)
+    return [Span(start, end + 1, label) for start, end in positions]
 
 
 def write(sentences: Iterable[Sentence], path: Path, options: MrcOptions) -> None:
@@ -117,12 +115,7 @@ def _to_records(sentences: Iterable[Sentence], labels: list[str]) -> Iterator[di
                 "span_position": [f"{start};{end}" for start, end in positions],
                 "start_position": [start for start, _ in positions],
             }
-            yield fields.with_document(record, sentence.doc)
-
-
-def _is_writable(word: str) -> bool:
-    # BERT-MRC splits words at any white space, which would shift the positions.
-    return word.split() == [word]
+            yield with_document(record, sentence.doc)
 
 
 FORMAT = Format(
@@ -132,5 +125,6 @@ FORMAT = Format(
     read=read,
     write=write,
     options=MrcOptions,
-    capabilities=Capabilities(word=_is_writable),
+    # BERT-MRC splits words at any white space, which would shift the positions.
+    capabilities=Capabilities(word=lambda word: word.split() == [word]),
 )

@@ -153,36 +153,28 @@ def _not_ended(where: str, open_at: str) -> DataError:
 
 def write(sentences: Iterable[Sentence], path: Path, options: NoOptions) -> None:
     doc: str | None = None
+    name, part = "-", ""
     with path.open("w", encoding="utf-8", newline="\n") as file:
         for sentence in sentences:
             if sentence.doc != doc:
                 file.write("" if doc is None else "#end document\n")
                 doc = sentence.doc
-                file.write("" if doc is None else _begin(doc, sentence.where))
-            name, part = _name_and_part(doc or "-")
-            name = re.sub(r"\s", "_", name)
+                found = _NAME.fullmatch(doc or "-")
+                name, part = found.groups() if found else (doc or "-", "")
+                if "\n" in name or "\r" in name:
+                    raise DataError(
+                        f"{sentence.where or 'sentence'}: the document's name {doc!r} has a line "
+                        "break, which format ontonotes cannot represent; rename it"
+                    )
+                begin = f"#begin document ({name});" + (f" part {part}" if part else "") + "\n"
+                file.write("" if doc is None else begin)
             columns = zip(sentence.words, _brackets(sentence), strict=True)
             for index, (word, brackets) in enumerate(columns):
-                row = (name, part, index, word, "-", "*", "-", "-", "-", "-", brackets, "-")
+                place = (re.sub(r"\s", "_", name), int(part or 0), index)
+                row = (*place, word, "-", "*", "-", "-", "-", "-", brackets, "-")
                 file.write(" ".join(map(str, row)) + "\n")
             file.write("\n")
         file.write("" if doc is None else "#end document\n")
-
-
-def _name_and_part(doc: str) -> tuple[str, int]:
-    found = _NAME.fullmatch(doc)
-    return (found[1], int(found[2])) if found else (doc, 0)
-
-
-def _begin(doc: str, where: str) -> str:
-    found = _NAME.fullmatch(doc)
-    line = f"({found[1]}); part {found[2]}" if found else f"({doc});"
-    if "\n" in line or "\r" in line:
-        raise DataError(
-            f"{where or 'sentence'}: the document's name {doc!r} has a line break, which format "
-            "ontonotes cannot represent; rename it"
-        )
-    return f"#begin document {line}\n"
 
 
 def _brackets(sentence: Sentence) -> list[str]:
@@ -198,20 +190,16 @@ def _brackets(sentence: Sentence) -> list[str]:
     ]
 
 
-def _is_writable(word: str) -> bool:
-    return bool(word) and not any(character in " \t\n" for character in word)
-
-
-def _is_writable_label(label: str) -> bool:
-    return _LABEL.fullmatch(label) is not None
-
-
 FORMAT = Format(
     name="ontonotes",
     summary="OntoNotes in CoNLL-2012's columns (*_gold_conll), named entities in brackets",
     recognises=recognises,
     read=read,
     write=write,
-    capabilities=Capabilities(crossing=False, word=_is_writable, label=_is_writable_label),
+    capabilities=Capabilities(
+        crossing=False,
+        word=lambda word: re.fullmatch(r"[^ \t\n]+", word) is not None,
+        label=lambda label: _LABEL.fullmatch(label) is not None,
+    ),
     extensions=(".v4_gold_conll", ".gold_conll"),
 )

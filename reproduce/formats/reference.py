@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from diffusionner.corpus import Sentence, Span
-from diffusionner.errors import DataError, nearest
+from diffusionner.errors import nearest
 from diffusionner.files import write_bytes
-from diffusionner.formats import json_fields as fields
 from diffusionner.formats.format import Format
-from diffusionner.formats.json_files import parse_file, read_values, write_array
+from diffusionner.formats.json_files import parse_json, write_array
+from diffusionner.formats.json_records import Record, convert_records
 from diffusionner.formats.source import Sample, Source
 
 _SHAPE = '{"tokens": ["..."], "entities": [{"type": "...", "start": 0, "end": 1}]}'
@@ -55,27 +55,18 @@ def recognises(sample: Sample) -> bool:
 def read(source: Source, options: ReferenceOptions) -> Iterator[Sentence]:
     known = _read_types(Path(options.types))["entities"] if options.types else None
 
-    def convert(record: Any, where: str) -> Iterator[Sentence]:
-        sentence = _sentence(record, where)
-        for span in sentence.entities:
+    def convert(record: Record) -> Iterator[Sentence]:
+        words = record.words("tokens")
+        spans = [Span(*entity.span(label="type")) for entity in record.objects("entities")]
+        for span in spans:
             if known is not None and span.label not in known:
-                raise DataError(
-                    f"{where}: type '{span.label}' is not in {options.types}; "
-                    f"{nearest(span.label, known)}"
+                raise record.error(
+                    f"type '{span.label}' is not in {options.types}; {nearest(span.label, known)}"
                 )
-        yield sentence
+        names = filter(None, map(record.document, _DOCUMENT))
+        yield Sentence(words, spans, next(names, None), record.where)
 
-    return source.convert_each(read_values(source), convert)
-
-
-def _sentence(record: Any, where: str) -> Sentence:
-    words = fields.words(record, "tokens", where, _SHAPE)
-    entities = [
-        Span(*fields.span(entity, where, _SHAPE, ("start", "end", "type")))
-        for entity in fields.get(record, "entities", list, where, _SHAPE)
-    ]
-    names = (fields.document(record, where, key) for key in _DOCUMENT)
-    return Sentence(words, entities, next(filter(None, names), None), where)
+    return convert_records(source, _SHAPE, convert)
 
 
 def write(sentences: Iterable[Sentence], path: Path, options: ReferenceOptions) -> None:
@@ -120,9 +111,9 @@ def _read_types(path: Path, create: bool = False) -> dict[str, Any]:
     """Read a types file; if it may be created and does not exist, return one without types."""
     if create and not path.exists():
         return {"entities": {}, "relations": {}}
-    types: dict[str, Any] = parse_file(Source(path), path)
-    fields.get(types, "entities", dict, f"{path}:1", _TYPES)
-    return types
+    types = Record(parse_json(Source(path).text(), f"{path}:1"), f"{path}:1", _TYPES)
+    types.get("entities", dict)
+    return types.fields
 
 
 FORMAT = Format(

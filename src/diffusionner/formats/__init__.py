@@ -1,17 +1,18 @@
 """Corpus formats: one registry, one function to read and one to write any of them.
 
 A format is chosen as NAME or NAME:OPTION=VALUE,OPTION=VALUE, or detected from the file. To add one,
-write a module in this folder and append its `FORMAT` to `FORMATS` below:
+write a module in this folder, named as the format, and add its name to `_MODULES` below:
 
     def recognises(sample: Sample) -> bool:  # may look at sample.names, .lines, .keys, .records
         return "my_tokens" in sample.keys
     def read(source: Source, options: NoOptions) -> Iterator[Sentence]:
-        return source.convert_each(read_values(source), _to_sentences)  # (record, "file:line")
+        return convert_records(source, '{"my_tokens": ["..."]}', to_sentences)  # of a Record
     def write(sentences: Iterable[Sentence], path: Path, options: NoOptions) -> None: ...
     FORMAT = Format("mine", "one-line summary", recognises, read, write)
 
-`gliner` is a short complete example; `Capabilities` declares what a format cannot represent. The
-tests in tests/test_round_trips.py and tests/test_malformed.py cover every registered format.
+`gliner` is a short complete example; `Capabilities` declares what a format can represent. A format
+defined elsewhere is added with `register`. tests/test_round_trips.py and tests/test_malformed.py
+test every registered format.
 """
 
 from __future__ import annotations
@@ -19,60 +20,44 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from diffusionner.corpus import Sentence
 from diffusionner.errors import DataError, nearest
 from diffusionner.files import write_all_or_none, write_folders
-from diffusionner.formats import (
-    brat,
-    conll,
-    conllu,
-    docbin,
-    doccano,
-    gliner,
-    huggingface,
-    jsonl,
-    labelstudio,
-    parquet,
-    prodigy,
-    w2ner,
-)
+from diffusionner.formats import conll
 from diffusionner.formats.compatibility import make_compatible
 from diffusionner.formats.format import Format
 from diffusionner.formats.source import Sample, Source, unreadable
 
 __all__ = ["FORMATS", "Format", "detect", "iterate", "read", "register", "write", "write_files"]
 
-# In order of detection: specific formats before general ones.
-FORMATS: dict[str, Format] = {
-    format.name: format
-    for format in (
-        docbin.FORMAT,
-        huggingface.FORMAT,
-        parquet.FORMAT,
-        brat.FORMAT,
-        conllu.FORMAT,
-        gliner.FORMAT,
-        prodigy.FORMAT,
-        doccano.FORMAT,
-        labelstudio.FORMAT,
-        w2ner.FORMAT,
-        jsonl.FORMAT,
-        conll.FORMAT,
-    )
-}
+# Modules of this folder, in order of detection: specific formats before general ones.
+_MODULES = (
+    "docbin",
+    "huggingface",
+    "parquet",
+    "brat",
+    "conllu",
+    "gliner",
+    "prodigy",
+    "doccano",
+    "labelstudio",
+    "w2ner",
+    "jsonl",
+    "conll",
+)
+FORMATS: dict[str, Format] = {name: import_module(f"{__name__}.{name}").FORMAT for name in _MODULES}
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
 
 
 def register(format: Format) -> None:
-    """Add a format that is defined elsewhere; it is the first to be asked in detection."""
+    """Add a format that is defined elsewhere; it is detected before all others."""
     others = dict(FORMATS)
     FORMATS.clear()
     FORMATS.update({format.name: format, **others})
-
-
-_COMPRESSED = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
 
 
 def read(path: str | os.PathLike[str], format: str | None = None) -> list[Sentence]:

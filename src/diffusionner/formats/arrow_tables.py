@@ -18,7 +18,8 @@ from diffusionner.formats import jsonl
 from diffusionner.formats.bio_tags import VALID_TAGS, decode_tags, is_tag
 from diffusionner.formats.document_slices import join_slices, slice_documents
 from diffusionner.formats.documents import TextOptions
-from diffusionner.formats.json_files import parse_line
+from diffusionner.formats.json_files import parse_json
+from diffusionner.formats.json_records import Record
 from diffusionner.formats.source import Source, missing_extra, shorten
 
 # Type of a column: a list stands for a list of its item's type, a dict for a struct.
@@ -116,7 +117,7 @@ def _read(
         raise damaged(str(table.path), error) from error
     return source.convert_each(
         _rows(table, layout.columns),
-        lambda row, where: jsonl.parse_record(layout.record(row, where), where, options),
+        lambda row, where: jsonl.parse_record(layout.record(row, where), options),
     )
 
 
@@ -143,24 +144,22 @@ class _Layout:
     tags: str | None  # used instead of entities
     names: list[str] | None  # names of tags that are numbers
 
-    def record(self, row: dict[str, Any], where: str) -> dict[str, Any]:
+    def record(self, row: dict[str, Any], where: str) -> Record:
         """Convert a row to a record of our JSON lines, without null values."""
         record = {key: _plain(value) for key, value in row.items() if value is not None}
         if self.tokens is not None:
             record["tokens"] = row[self.tokens]  # null is an error here
         if self.tags is not None:
-            record["entities"] = self._decode(row, where)
+            words, tags = row[self.tokens or ""] or [], row[self.tags] or []
+            if len(tags) != len(words):
+                raise DataError(
+                    f"{where}: {len(words)} tokens but {len(tags)} tags; give each token its tag"
+                )
+            spans = decode_tags([self._tag(tag, where) for tag in tags])
+            record["entities"] = [span._asdict() for span in spans]
         elif isinstance(record.get("entities"), dict):
             record["entities"] = _to_structs(record["entities"], where)
-        return record
-
-    def _decode(self, row: dict[str, Any], where: str) -> list[dict[str, Any]]:
-        words, tags = row[self.tokens or ""] or [], row[self.tags or ""] or []
-        if len(tags) != len(words):
-            raise DataError(
-                f"{where}: {len(words)} tokens but {len(tags)} tags; give each token its tag"
-            )
-        return [span._asdict() for span in decode_tags([self._tag(tag, where) for tag in tags])]
+        return Record(record, where, jsonl.SHAPE)
 
     def _tag(self, tag: Any, where: str) -> str:
         if self.names is not None:
@@ -176,12 +175,12 @@ class _Layout:
 
 
 def _detect_layout(table: Table, options: TableOptions) -> _Layout:
-    columns = table.schema.names
+    columns = dict(zip(table.schema.names, table.schema.types, strict=True))
     named = options.tags or options.tokens != TableOptions.tokens
     tokens = options.tokens if named or options.tokens in columns or "text" not in columns else None
     tags = options.tags or None
-    entities = [COLUMNS["entities"], STRUCT_OF_LISTS]
-    if tokens and not tags and not _fits(table, "entities", entities):
+    entities: list[Shape] = [COLUMNS["entities"], STRUCT_OF_LISTS]
+    if tokens and not tags and not _has_shape(columns.get("entities"), *entities):
         tags = next((name for name in _TAGS if name in columns), None)
     # With tags the file is not ours: columns with our other names mean something else.
     ours = ("doc",) if tags else ("doc", "text", "text_start", "offsets", "irregular")
@@ -194,59 +193,37 @@ def _detect_layout(table: Table, options: TableOptions) -> _Layout:
                 f"{table.path}: no column '{name}' among {shorten(', '.join(columns))}; name "
                 "the columns with the options tokens and tags, as in tokens=words,tags=labels"
             )
-        if not _fits(table, name, shapes):
+        if not _has_shape(columns[name], *shapes):
             raise DataError(
-                f"{table.path}: column '{name}' has type {shorten(str(_type(table, name)))}; "
-                f"expected {' or '.join(map(_describe, shapes))}"
+                f"{table.path}: column '{name}' has type {shorten(str(columns[name]))}; expected "
+                + " or ".join(str(to_type(shape)) for shape in shapes)
             )
     names = None
-    if tags is not None and not _fits(table, tags, [["text"]]):
+    if tags is not None and not _has_shape(columns[tags], ["text"]):
         names = _tag_names(table, tags, options)
     return _Layout(list(wanted), tokens, tags, names)
 
 
-def _type(table: Table, column: str) -> Any:
-    return table.schema.field(table.schema.names.index(column)).type
-
-
-def _fits(table: Table, column: str, shapes: list[Shape]) -> bool:
-    """Return True if the column exists and has one of these shapes."""
-    if column not in table.schema.names:
-        return False
-    return any(_has_shape(_type(table, column), shape) for shape in shapes)
-
-
-def _has_shape(kind: Any, shape: Shape) -> bool:
+def _has_shape(kind: Any, *shapes: Shape) -> bool:
+    """Return True if an Arrow type has one of these shapes."""
     from pyarrow import types
 
-    if types.is_null(kind):
-        return True
-    if isinstance(shape, list):
-        return _is_list(kind) and _has_shape(kind.value_type, shape[0])
-    if isinstance(shape, dict):
-        fields = {field.name: field.type for field in kind} if types.is_struct(kind) else {}
-        return all(name in fields and _has_shape(fields[name], shape[name]) for name in shape)
-    if types.is_dictionary(kind):
-        kind = kind.value_type
-    text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
-    number = types.is_integer(kind)
-    return {"text": text, "number": number, "name": text or number}[shape]
-
-
-def _is_list(kind: Any) -> bool:
-    from pyarrow import types
-
-    kinds = ("list", "large_list", "fixed_size_list", "list_view", "large_list_view")
-    return any(getattr(types, f"is_{name}")(kind) for name in kinds)
-
-
-def _describe(shape: Shape) -> str:
-    if isinstance(shape, list):
-        return f"list<{_describe(shape[0])}>"
-    if isinstance(shape, dict):
-        members = ", ".join(f"{name}: {_describe(inner)}" for name, inner in shape.items())
-        return f"struct<{members}>"
-    return {"text": "string"}.get(shape, "int")
+    for shape in shapes:
+        if kind is None or types.is_null(kind):
+            return kind is not None
+        if isinstance(shape, list):  # list, large_list, fixed_size_list, list_view, ...
+            found = "list" in str(kind).partition("<")[0] and _has_shape(kind.value_type, shape[0])
+        elif isinstance(shape, dict):
+            inner = {field.name: field.type for field in kind} if types.is_struct(kind) else {}
+            found = all(_has_shape(inner.get(name), shape[name]) for name in shape)
+        else:
+            plain = kind.value_type if types.is_dictionary(kind) else kind
+            text = str(plain) in ("string", "large_string", "string_view")
+            found = text if shape == "text" else types.is_integer(plain)
+            found = found or (text and shape == "name")
+        if found:
+            return True
+    return False
 
 
 def _tag_names(table: Table, tags: str, options: TableOptions) -> list[str]:
@@ -268,13 +245,12 @@ def _tag_names(table: Table, tags: str, options: TableOptions) -> list[str]:
 
 def _class_labels(table: Table, column: str) -> list[str] | None:
     """Return the names that `datasets` stores in the schema or in a separate file."""
-    features = table.features
+    feature: Any = {"info": {"features": table.features}}
     stored = (table.schema.metadata or {}).get(b"huggingface")
     if stored is not None:
-        where = f"{table.path}: 'huggingface' in the schema"
-        info = parse_line(stored.decode("utf-8", "replace"), where)
-        features = _nested(info, "info", "features")
-    feature = _nested(features, column)
+        feature = parse_json(stored.decode("utf-8", "replace"), f"{table.path}:1")
+    for key in ("info", "features", column):
+        feature = feature.get(key) if isinstance(feature, dict) else None
     while isinstance(feature, (dict, list)) and feature:
         if isinstance(feature, list):  # older notation for a list
             feature = feature[0]
@@ -284,12 +260,6 @@ def _class_labels(table: Table, column: str) -> list[str] | None:
         else:
             feature = feature.get("feature")
     return None
-
-
-def _nested(value: Any, *keys: str) -> Any:
-    for key in keys:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
 
 
 def _plain(value: Any) -> Any:
@@ -303,42 +273,46 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _to_structs(columns: dict[str, Any], where: str) -> list[dict[str, Any]]:
+def _to_structs(lists: dict[str, Any], where: str) -> list[dict[str, Any]]:
     """Convert a struct of lists to a list of structs."""
-    values = [columns[name] or [] for name in ("start", "end", "label")]
+    names = ("start", "end", "label")
+    values = [lists[name] or [] for name in names]
     if len(set(map(len, values))) > 1:
         raise DataError(f"{where}: 'entities' has lists of different lengths; correct them")
-    return [
-        {"start": start, "end": end, "label": label}
-        for start, end, label in zip(*values, strict=True)
-    ]
+    return [dict(zip(names, entity, strict=True)) for entity in zip(*values, strict=True)]
 
 
 # --- Writing ----------------------------------------------------------------------------------
 
 
-def schema(pyarrow: Any) -> Any:
-    return pyarrow.schema([(name, to_type(pyarrow, shape)) for name, shape in COLUMNS.items()])
+def schema() -> Any:
+    import pyarrow
+
+    return pyarrow.schema([(name, to_type(shape)) for name, shape in COLUMNS.items()])
 
 
-def to_type(pyarrow: Any, shape: Shape) -> Any:
+def to_type(shape: Shape) -> Any:
+    import pyarrow
+
     if isinstance(shape, list):
-        return pyarrow.list_(to_type(pyarrow, shape[0]))
+        return pyarrow.list_(to_type(shape[0]))
     if isinstance(shape, dict):
-        return pyarrow.struct([(name, to_type(pyarrow, shape[name])) for name in shape])
+        return pyarrow.struct([(name, to_type(shape[name])) for name in shape])
     return pyarrow.int32() if shape == "number" else pyarrow.string()
 
 
-def batches(sentences: Iterable[Sentence], pyarrow: Any) -> Iterator[Any]:
+def batches(sentences: Iterable[Sentence]) -> Iterator[Any]:
     """Yield the sentences as record batches."""
-    columns = schema(pyarrow)
+    from pyarrow import RecordBatch
+
+    columns = schema()
     rows: list[dict[str, Any]] = []
     size = 0
     for begin, sentence in slice_documents(sentences):
         rows.append({"text_start": 0, "irregular": [], **jsonl.to_record(begin, sentence)})
         size += len(sentence.text or "")
         if len(rows) == _ROWS or size >= _CHARACTERS:
-            yield pyarrow.RecordBatch.from_pylist(rows, schema=columns)
+            yield RecordBatch.from_pylist(rows, schema=columns)
             rows, size = [], 0
     if rows:
-        yield pyarrow.RecordBatch.from_pylist(rows, schema=columns)
+        yield RecordBatch.from_pylist(rows, schema=columns)

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, pairwise
 from pathlib import Path
-from typing import IO
 
 from diffusionner.corpus import Sentence
 from diffusionner.errors import DataError
@@ -117,7 +116,9 @@ def read(source: Source, options: ConllOptions) -> Iterator[Sentence]:
         columns = _split(text, separator)
         if not columns or columns[0] == _DOCSTART:
             if rows and not invalid:
-                yield _sentence(rows, layout, doc, begin)
+                layers = (decode_tags([row[c] for row in rows]) for c in layout.labels)
+                words = [row[layout.word] for row in rows]
+                yield Sentence(words, list(chain.from_iterable(layers)), doc, begin)
             rows, invalid = [], False
             if columns:
                 documents += 1
@@ -191,14 +192,6 @@ def _is_numbered(rows: Sequence[Sequence[str]]) -> bool:
     return 10 * counting > 9 * len(rows) and not all(is_tag(row[1]) for row in rows)
 
 
-def _sentence(rows: list[list[str]], layout: _Layout, doc: str | None, where: str) -> Sentence:
-    words = [row[layout.word] for row in rows]
-    spans = [
-        span for column in layout.labels for span in decode_tags([row[column] for row in rows])
-    ]
-    return Sentence(words, spans, doc, where)
-
-
 def _is_row(columns: Sequence[str], layout: _Layout, width: int) -> bool:
     needed = max((c + 1 if c >= 0 else -c for c in layout.labels), default=1)
     if len(columns) < max(2, needed) or len(columns) != width:
@@ -245,8 +238,7 @@ def _check_row(
 def write(sentences: Iterable[Sentence], path: Path, options: ConllOptions) -> None:
     """Write words and tags separated by tabs, with as many tag columns as the deepest sentence.
 
-    That number is known only at the end. Until then sentences are in a temporary file, each after
-    a line with its size and its number of tag columns (0 for -DOCSTART-, which gets no tags).
+    That number is known only at the end, so sentences are written to a temporary file first.
     """
     if options.word or options.labels or options.separator:
         raise DataError(
@@ -254,30 +246,23 @@ def write(sentences: Iterable[Sentence], path: Path, options: ConllOptions) -> N
             "then its tags, separated by tabs"
         )
     # In the same folder: the default folder for temporary files may be too small or in memory.
-    with tempfile.TemporaryFile(dir=path.parent) as draft:
+    with tempfile.TemporaryFile("w+", dir=path.parent, encoding="utf-8", newline="\n") as draft:
         deepest, doc = 1, None
         for sentence in sentences:
             if sentence.doc != doc:
                 doc = sentence.doc
-                _write_block(draft, f"{_DOCSTART}\t{_document_name(sentence)}\n", 0)
+                draft.write(f"{_DOCSTART}\t{_document_name(sentence)}\n\n")
             layers = split_layers(sentence.entities) or [[]]
             deepest = max(deepest, len(layers))
             tags = [encode_tags(len(sentence.words), layer, options.scheme) for layer in layers]
             rows = map("\t".join, zip(sentence.words, *tags, strict=True))
-            _write_block(draft, "\n".join(rows) + "\n", len(layers))
+            draft.write("\n".join(rows) + "\n\n")
         draft.seek(0)
-        with path.open("wb") as file:
-            while header := draft.readline():
-                size, columns = map(int, header.split())
-                block = draft.read(size)
-                if 0 < columns < deepest:
-                    block = block.replace(b"\n", b"\tO" * (deepest - columns) + b"\n")
-                file.write(block + b"\n")
-
-
-def _write_block(draft: IO[bytes], rows: str, columns: int) -> None:
-    content = rows.encode()
-    draft.write(b"%d %d\n" % (len(content), columns) + content)
+        with path.open("w", encoding="utf-8", newline="\n") as file:
+            for line in draft:
+                if line != "\n" and not line.startswith(_DOCSTART + "\t"):
+                    line = line[:-1] + "\tO" * (deepest - line.count("\t")) + "\n"
+                file.write(line)
 
 
 def _document_name(sentence: Sentence) -> str:

@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any
 
 from diffusionner.corpus import Sentence
 from diffusionner.errors import DataError
@@ -30,18 +29,18 @@ from diffusionner.formats.documents import (
     follows_in_text,
 )
 from diffusionner.formats.format import Capabilities, Format, NoOptions
-from diffusionner.formats.source import Sample, Source, missing_extra
+from diffusionner.formats.source import Sample, Source
 
-_TABS = 9
-_AS_TEXT = ("form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
-_ROW = re.compile(r"\d+([-.]\d+)?\t")
+_COLUMNS = tuple("ID FORM LEMMA UPOS XPOS FEATS HEAD DEPREL DEPS MISC".split())
+_ID = re.compile(r"\d{1,9}([-.]\d{1,9})?", re.ASCII)
 
 
 def recognises(sample: Sample) -> bool:
     if sample.folder:
         return any(name.endswith(".conllu") for name in sample.names)
     row = next((line for line in sample.lines if not line.startswith("#")), "")
-    return row.count("\t") == _TABS and _ROW.match(row) is not None
+    columns = row.split("\t")
+    return len(columns) == len(_COLUMNS) and _ID.fullmatch(columns[0]) is not None
 
 
 @dataclass
@@ -101,64 +100,57 @@ def _split_sentences(lines: Iterable[tuple[str, str]]) -> Iterator[list[tuple[st
             rows = []
 
 
-def _parse(rows: Sequence[tuple[str, str]]) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
-    """Return ("file:line", token) for each row, and the metadata in the comments."""
-    try:
-        import conllu
-    except ImportError as error:
-        raise missing_extra("conllu", "conllu", "conllu") from error
-    places = []
+def _parse(rows: Sequence[tuple[str, str]]) -> tuple[list[tuple[str, list[str]]], dict[str, str]]:
+    """Return ("file:line", columns) for each row, and the metadata in the comments."""
+    tokens, metadata = [], {}
     for where, line in rows:
         if line.startswith("#"):
+            key, _, value = line[1:].partition("=")
+            metadata[key.strip()] = value.strip()
             continue
-        if line.count("\t") != _TABS:
+        columns = line.split("\t")
+        if len(columns) != len(_COLUMNS):
             raise DataError(
-                f"{where}: {line.count(chr(9)) + 1} columns; CoNLL-U has {_TABS + 1}, separated "
-                "by tabs"
+                f"{where}: {len(columns)} columns; CoNLL-U has {len(_COLUMNS)}, separated by tabs"
             )
-        if "  " in line:  # the library would read it as a tab
-            raise DataError(f"{where}: two consecutive spaces; CoNLL-U allows single spaces only")
-        places.append(where)
-    try:
-        (parsed,) = conllu.parse(
-            "\n".join(line for _, line in rows),
-            field_parsers={name: lambda columns, i: columns[i] for name in _AS_TEXT},
-        )
-    except (conllu.exceptions.ParseException, ValueError) as error:
-        raise DataError(f"{rows[0][0]}: not CoNLL-U ({error}); correct the sentence") from error
-    if any(list(token) != ["id", *_AS_TEXT] for token in parsed):
+        if not columns[-1] or not _ID.fullmatch(columns[0]):
+            raise DataError(
+                f"{where}: not CoNLL-U; the first column must be a number such as 1, 1-2 or 1.1, "
+                "and the last _ if it is empty"
+            )
+        tokens.append((where, columns))
+    if metadata.get("global.columns", " ".join(_COLUMNS)).upper().split() != list(_COLUMNS):
         raise DataError(
-            f"{rows[0][0]}: the last column is empty, or '# global.columns' names other columns; "
-            "use CoNLL-U's columns from ID to MISC, with _ for empty ones"
+            f"{rows[0][0]}: '# global.columns' names other columns than {' '.join(_COLUMNS)}"
         )
-    return list(zip(places, parsed, strict=True)), parsed.metadata
+    return tokens, metadata
 
 
 def _block(
-    tokens: Sequence[tuple[str, Any]], metadata: dict[str, Any], fields: Sequence[str]
+    tokens: Sequence[tuple[str, list[str]]], metadata: dict[str, str], fields: Sequence[str]
 ) -> _Block:
     new_paragraph = "newpar" in metadata or "newpar id" in metadata
     block = _Block(tokens[0][0], metadata.get("text"), new_paragraph)
     entities = EntityParser(fields)
     covered = 0  # last word of a multiword token, whose row has the SpaceAfter
-    for where, token in tokens:
-        number, word = token["id"], token["form"]
-        misc = dict(part.partition("=")[::2] for part in token["misc"].split("|"))
-        if isinstance(number, tuple) and number[1] == "-":
+    for where, columns in tokens:
+        number, word = columns[:2]
+        misc = dict(part.partition("=")[::2] for part in columns[-1].split("|"))
+        if "-" in number:
             if "Entity" in misc:
                 raise DataError(f"{where}: an entity at a multiword token; move it to its words")
             block.space_after = misc.get("SpaceAfter") != "No"
-            covered = number[2]
+            covered = int(number.partition("-")[2])
             continue
         start = len(block.words)
-        if not isinstance(number, tuple):
-            if number != start + 1 or not word:
+        if "." not in number:
+            if int(number) != start + 1 or not word:
                 raise DataError(
                     f"{where}: expected word {start + 1} of the sentence, found {number} "
                     f"{word[:80]!r}; number the words from 1 and leave none out"
                 )
             block.words.append(word)
-            if number > covered:
+            if int(number) > covered:
                 block.space_after = misc.get("SpaceAfter") != "No"
         if "Entity" in misc:
             entities.add(misc["Entity"], start, len(block.words), where)
@@ -277,16 +269,15 @@ def _attached(sentence: Sentence, after: Sentence | None) -> set[int]:
     return {i for i, ((_, end), (start, _)) in enumerate(pairwise(offsets)) if end == start}
 
 
-def _is_writable(word: str) -> bool:
-    return bool(word.strip()) and not any(part in word for part in ("\t", "\n", "  "))
-
-
 FORMAT = Format(
     name="conllu",
     summary="CoNLL-U with Entity= in MISC, as in GUM and CorefUD",
     recognises=recognises,
     read=read,
     write=write,
-    capabilities=Capabilities(irregular="discontinuous", word=_is_writable),
+    capabilities=Capabilities(
+        irregular="discontinuous",
+        word=lambda word: bool(word.strip()) and "\t" not in word and "\n" not in word,
+    ),
     extensions=(".conllu",),
 )

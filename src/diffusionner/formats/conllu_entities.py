@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from diffusionner.errors import DataError
-from diffusionner.formats import json_fields
 from diffusionner.formats.documents import Offsets
+from diffusionner.formats.source import check_label
 
 WRITTEN_FIELDS = "GRP-etype"
 
@@ -88,7 +88,7 @@ class EntityParser:
             raise DataError(
                 f"{where}: '({content[:80]}' has escapes that are not UTF-8; correct them"
             ) from error
-        return values[names[0]], json_fields.label(label, where)
+        return values[names[0]], check_label(label, where)
 
     def finish(self) -> list[tuple[Offsets, str]]:
         """Return the entities as runs of words, ordered by the start of their last run."""

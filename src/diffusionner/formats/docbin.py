@@ -17,7 +17,7 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,11 +25,23 @@ import regex
 
 from diffusionner.corpus import Sentence, Span
 from diffusionner.errors import DataError
-from diffusionner.formats import json_fields
 from diffusionner.formats.bio_tags import split_layers
-from diffusionner.formats.documents import group_by_document
+from diffusionner.formats.documents import (
+    Offsets,
+    TextDocument,
+    contiguous,
+    group_by_document,
+    to_sentences,
+)
 from diffusionner.formats.format import Capabilities, Format
-from diffusionner.formats.source import Sample, Source, missing_extra, shorten, unreadable
+from diffusionner.formats.source import (
+    Sample,
+    Source,
+    check_label,
+    missing_extra,
+    shorten,
+    unreadable,
+)
 from diffusionner.text import split_sentences
 
 if TYPE_CHECKING:
@@ -56,15 +68,13 @@ class DocBinOptions:
 def recognises(sample: Sample) -> bool:
     if sample.folder:
         return False
-    return sample.path.suffix.lower() == ".spacy" or _begins_docbin(sample.raw)
-
-
-def _begins_docbin(raw: bytes) -> bool:
-    """Return True for zlib data with a msgpack map whose first key is one of a DocBin."""
+    if sample.path.suffix.lower() == ".spacy":
+        return True
     try:
-        head = zlib.decompressobj().decompress(raw, 16)
+        head = zlib.decompressobj().decompress(sample.raw, 16)
     except zlib.error:
         return False
+    # A msgpack map whose first key is one of a DocBin.
     return head[:1] >= b"\x80" and head[1:].startswith((b"\xa7version", b"\xa5attrs"))
 
 
@@ -138,42 +148,30 @@ def _content(path: Path) -> bytes:
 
 
 def _sentences(doc: Doc, where: str, options: DocBinOptions) -> list[Sentence]:
-    name = doc.user_data.get("doc")
-    text = None if doc.has_unknown_spaces else doc.text
     gaps = _gaps(doc, where)
-    entities = _entities(doc, where, options)
-    begins = _sentence_starts(doc, options.split)
-    for start, end, _ in entities:
-        begins.difference_update(range(start + 1, end))
-    sentences: list[Sentence] = []
-    places: list[tuple[int, int]] = []  # per token: its sentence, and the words before it there
+    starts = _sentence_starts(doc, options.split)
+    words: list[Offsets] = []
     for index, token in enumerate(doc):
-        if index in begins:
-            sentences.append(
-                Sentence(
-                    words=[],
-                    doc=name if isinstance(name, str) else None,
-                    where=where,
-                    text=text,
-                    offsets=None if text is None else [],
-                )
-            )
-        sentence = sentences[-1]
-        places.append((len(sentences) - 1, len(sentence.words)))
+        if index in starts:
+            words.append([])
         if index not in gaps:
-            word = token.text
-            sentence.words.append(word)
-            if sentence.offsets is not None:
-                sentence.offsets.append((token.idx, token.idx + len(word)))
-    for start, end, label in entities:
-        number, first = places[start]
-        last = places[end - 1][1] + (end - 1 not in gaps)
-        if first == last:
+            words[-1].append((token.idx, token.idx + len(token.text)))
+    annotations = []
+    for start, end, label in _entities(doc, where, options):
+        inside = [doc[index] for index in range(start, end) if index not in gaps]
+        if not inside:
             raise DataError(
                 f"{where}: entity {label} at tokens {start}-{end} is only white space; remove it"
             )
-        sentences[number].entities.append(Span(first, last, label))
-    return [sentence for sentence in sentences if sentence.words]
+        last = inside[-1]
+        annotations.append(contiguous(inside[0].idx, last.idx + len(last.text), label))
+    name = doc.user_data.get("doc")
+    document = TextDocument(doc.text, annotations, name if isinstance(name, str) else None, where)
+    sentences = to_sentences(document, sentences=list(filter(None, words)))
+    if doc.has_unknown_spaces:
+        for sentence in sentences:
+            sentence.text = sentence.offsets = None
+    return sentences
 
 
 def _gaps(doc: Doc, where: str) -> set[int]:
@@ -218,7 +216,7 @@ def _entities(doc: Doc, where: str, options: DocBinOptions) -> list[Span]:
             f"{where}: spaCy cannot decode the entities ({_reason(error)}); write them again"
         ) from error
     for start, end, label in found:
-        json_fields.label(label, where)
+        check_label(label, where)
         if start == end:
             raise DataError(f"{where}: entity {label} at token {start} is empty; remove it")
     return found
@@ -275,11 +273,6 @@ class _Tokens:
             if part:
                 self.gaps.append(self.add(part))
 
-    @property
-    def gaps_are_space(self) -> bool:
-        """True if the gaps are exactly the tokens of white space."""
-        return self.gaps == [index for index, text in enumerate(self.texts) if text.isspace()]
-
 
 def write(sentences: Iterable[Sentence], path: Path, options: DocBinOptions) -> None:
     spacy = _import_spacy()
@@ -306,7 +299,8 @@ def _to_doc(sentences: Sequence[Sentence], vocab: Vocab) -> Doc:
     user_data: dict[str, Any] = {}
     if sentences[0].doc is not None:
         user_data["doc"] = sentences[0].doc
-    if tokens.spaces and not tokens.gaps_are_space:
+    space = [index for index, text in enumerate(tokens.texts) if text.isspace()]
+    if tokens.spaces and tokens.gaps != space:
         user_data[_GAPS] = tokens.gaps
     begins = {0, *(words[0] for words in tokens.places[1:])}
     doc = Doc(
@@ -317,17 +311,13 @@ def _to_doc(sentences: Sequence[Sentence], vocab: Vocab) -> Doc:
         user_data=user_data,
     )
 
-    def mark(entities: Iterable[Span], places: Sequence[int]) -> list[DocSpan]:
-        return [
-            DocSpan(doc, places[start], places[end - 1] + 1, label=label)
-            for start, end, label in entities
-        ]
-
-    spans, outermost = [], []
+    spans: list[DocSpan] = []
+    outermost: list[DocSpan] = []
     for sentence, places in zip(sentences, tokens.places, strict=True):
-        spans += mark(sentence.entities, places)
-        for layer in split_layers(sentence.entities)[:1]:
-            outermost += mark(layer, places)
+        outer = next(iter(split_layers(sentence.entities)), [])
+        for entities, target in ((sentence.entities, spans), (outer, outermost)):
+            for start, end, label in entities:
+                target.append(DocSpan(doc, places[start], places[end - 1] + 1, label=label))
     doc.spans[_GROUP] = spans
     doc.set_ents(outermost)
     return doc
@@ -336,7 +326,7 @@ def _to_doc(sentences: Sequence[Sentence], vocab: Vocab) -> Doc:
 def _to_tokens(sentences: Sequence[Sentence]) -> _Tokens:
     tokens = _Tokens()
     text = sentences[0].text or ""
-    if any(_is_unaligned(sentence) for sentence in sentences):
+    if not all(map(_is_aligned, sentences)):
         for sentence in sentences:
             begin = len(tokens.texts)
             tokens.texts += sentence.words
@@ -354,17 +344,12 @@ def _to_tokens(sentences: Sequence[Sentence]) -> _Tokens:
     return tokens
 
 
-def _is_unaligned(sentence: Sentence) -> bool:
-    """Return True if the words are not consecutive parts of the text, as tokens of a Doc are."""
+def _is_aligned(sentence: Sentence) -> bool:
+    """Return True if the words are consecutive parts of the text, as tokens of a Doc are."""
     text, offsets = sentence.text, sentence.offsets
-    if text is None or offsets is None:
-        return True
-    end = 0
-    for word, (start, word_end) in zip(sentence.words, offsets, strict=True):
-        if start < end or text[start:word_end] != word:
-            return True
-        end = word_end
-    return False
+    if text is None or offsets is None or [text[s:e] for s, e in offsets] != sentence.words:
+        return False
+    return all(end <= start for (_, end), (start, _) in pairwise([(0, 0), *offsets]))
 
 
 FORMAT = Format(

@@ -16,17 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from diffusionner.corpus import Sentence
-from diffusionner.formats import json_fields as fields
 from diffusionner.formats.documents import TextDocument, to_documents, to_sentences
 from diffusionner.formats.format import Capabilities, Format
-from diffusionner.formats.json_files import read_values, write_lines
+from diffusionner.formats.json_files import write_lines
+from diffusionner.formats.json_records import Record, convert_records, with_document
 from diffusionner.formats.offset_units import OffsetOptions, offsets_in, to_annotations
 from diffusionner.formats.source import Sample, Source
 
 _LISTS = ("label", "labels")
 _OBJECTS = ("entities", "annotations")
 _SHAPE = '{"text": "...", "label": [[0, 3, "..."]]}'
-_ENTITY = '{"label": "...", "start_offset": 0, "end_offset": 3}'
 
 
 def recognises(sample: Sample) -> bool:
@@ -43,22 +42,20 @@ def recognises(sample: Sample) -> bool:
 
 
 def read(source: Source, options: OffsetOptions) -> Iterator[Sentence]:
-    def convert(record: Any, where: str) -> list[Sentence]:
-        text = fields.get(record, "text", str, where, _SHAPE)
-        annotations = to_annotations(text, _spans(record, where), options.offsets, where)
-        document = TextDocument(text, annotations, fields.document(record, where), where)
+    def convert(record: Record) -> list[Sentence]:
+        text = record.get("text", str)
+        annotations = to_annotations(text, _spans(record), options.offsets, record.where)
+        document = TextDocument(text, annotations, record.document(), record.where)
         return to_sentences(document, options)
 
-    return source.convert_each(read_values(source), convert)
+    return convert_records(source, _SHAPE, convert)
 
 
-def _spans(record: dict[str, Any], where: str) -> list[tuple[int, int, str]]:
-    key = next((key for key in (*_LISTS, *_OBJECTS) if key in record), _LISTS[0])
-    entities = fields.get(record, key, list, where, _SHAPE)
+def _spans(record: Record) -> Iterable[tuple[int, int, str]]:
+    key = next((key for key in (*_LISTS, *_OBJECTS) if key in record.fields), _LISTS[0])
     if key in _LISTS:
-        return [fields.triple(entity, where, _SHAPE) for entity in entities]
-    keys = ("start_offset", "end_offset", "label")
-    return [fields.span(entity, where, _ENTITY, keys) for entity in entities]
+        return record.triples(key)
+    return [entity.span("start_offset", "end_offset") for entity in record.objects(key)]
 
 
 def write(sentences: Iterable[Sentence], path: Path, options: OffsetOptions) -> None:
@@ -72,7 +69,7 @@ def _to_record(number: int, document: TextDocument, unit: str) -> dict[str, Any]
         [offsets[start], offsets[end], label] for ((start, end),), label in document.annotations
     ]
     record = {"id": number, "text": document.text, "label": labels}
-    return fields.with_document(record, document.doc)
+    return with_document(record, document.doc)
 
 
 FORMAT = Format(

@@ -40,6 +40,11 @@ class TextDocument:
     where: str = ""
 
 
+def contiguous(start: int, end: int, label: str) -> Irregular:
+    """Return an annotation that has one part."""
+    return Irregular(((start, end),), label)
+
+
 # --- Documents to sentences -------------------------------------------------------------------
 
 
@@ -182,18 +187,18 @@ def group_by_document(sentences: Iterable[Sentence]) -> Iterator[list[Sentence]]
     """Yield the consecutive sentences of each document."""
     group: list[Sentence] = []
     for sentence in sentences:
-        if group and not _same_document(group[-1], sentence):
-            yield group
-            group = []
+        if group:
+            last = group[-1]
+            if last.text is not None or sentence.text is not None:
+                same = follows_in_text(sentence, last)
+            else:
+                same = last.doc is not None and last.doc == sentence.doc
+            if not same:
+                yield group
+                group = []
         group.append(sentence)
     if group:
         yield group
-
-
-def _same_document(sentence: Sentence, following: Sentence) -> bool:
-    if sentence.text is not None or following.text is not None:
-        return follows_in_text(following, sentence)
-    return sentence.doc is not None and sentence.doc == following.doc
 
 
 def follows_in_text(sentence: Sentence, previous: Sentence) -> bool:

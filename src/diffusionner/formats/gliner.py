@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from diffusionner.corpus import Sentence, Span
-from diffusionner.formats import json_fields as fields
 from diffusionner.formats.format import Format, NoOptions
-from diffusionner.formats.json_files import read_values, write_array
+from diffusionner.formats.json_files import write_array
+from diffusionner.formats.json_records import Record, convert_records, with_document
 from diffusionner.formats.source import Sample, Source
 
 _SHAPE = '{"tokenized_text": ["..."], "ner": [[0, 1, "..."]]}'
@@ -25,16 +25,13 @@ def recognises(sample: Sample) -> bool:
 
 
 def read(source: Source, options: NoOptions) -> Iterator[Sentence]:
-    return source.convert_each(read_values(source), _convert)
+    return convert_records(source, _SHAPE, _convert)
 
 
-def _convert(record: Any, where: str) -> Iterator[Sentence]:
-    words = fields.words(record, "tokenized_text", where, _SHAPE)
-    entities = []
-    for entity in fields.get(record, "ner", list, where, _SHAPE):
-        start, end, label = fields.triple(entity, where, _SHAPE)
-        entities.append(Span(start, end + 1, label))
-    yield Sentence(words, entities, fields.document(record, where), where)
+def _convert(record: Record) -> Iterator[Sentence]:
+    words = record.words("tokenized_text")
+    entities = [Span(start, end + 1, label) for start, end, label in record.triples("ner")]
+    yield Sentence(words, entities, record.document(), record.where)
 
 
 def write(sentences: Iterable[Sentence], path: Path, options: NoOptions) -> None:
@@ -43,7 +40,7 @@ def write(sentences: Iterable[Sentence], path: Path, options: NoOptions) -> None
 
 def _to_record(sentence: Sentence) -> dict[str, Any]:
     entities = [[start, end - 1, label] for start, end, label in sentence.entities]
-    return fields.with_document({"tokenized_text": sentence.words, "ner": entities}, sentence.doc)
+    return with_document({"tokenized_text": sentence.words, "ner": entities}, sentence.doc)
 
 
 FORMAT = Format(

@@ -17,8 +17,8 @@ from diffusionner.errors import DataError
 from diffusionner.formats import arrow_tables
 from diffusionner.formats.arrow_tables import Table, TableOptions
 from diffusionner.formats.format import Capabilities, Format
-from diffusionner.formats.json_fields import describe
-from diffusionner.formats.json_files import parse_line
+from diffusionner.formats.json_files import parse_json
+from diffusionner.formats.json_records import Record
 from diffusionner.formats.source import Sample, Source, unreadable
 
 _STATE = "state.json"
@@ -49,8 +49,7 @@ def read(source: Source, options: TableOptions) -> Iterator[Sentence]:
             raise DataError(f"{folder}: a dataset without splits; leave out the option split")
         files = _data_files(source, folder)
         if (folder / _INFO).is_file():
-            info = _json(source, folder / _INFO)
-            features = info.get("features")
+            features = _read_json(source, folder / _INFO).get("features")
     tables = (_open(path, features, pyarrow) for path in files)
     return arrow_tables.read(source, tables, options)
 
@@ -66,7 +65,7 @@ def _splits(folder: Path) -> dict[str, Path]:
 
 def _data_files(source: Source, folder: Path) -> list[Path]:
     place = folder / _STATE
-    state = _json(source, place)
+    state = _read_json(source, place)
     if state.get("_indices_data_files"):
         raise DataError(
             f"{place}: the dataset is a selection by indices; load it and save it again, "
@@ -82,11 +81,8 @@ def _data_files(source: Source, folder: Path) -> list[Path]:
         ) from error
 
 
-def _json(source: Source, path: Path) -> dict[str, Any]:
-    value = parse_line(source.text(path), f"{path}")
-    if not isinstance(value, dict):
-        raise DataError(f"{path}: expected an object, found {describe(value)}; save it again")
-    return value
+def _read_json(source: Source, path: Path) -> dict[str, Any]:
+    return Record(parse_json(source.text(path), f"{path}:1"), str(path), "the dataset again").fields
 
 
 def _open(path: Path, features: Any, pyarrow: Any) -> Table:
@@ -117,8 +113,8 @@ def _open(path: Path, features: Any, pyarrow: Any) -> Table:
 def write(sentences: Iterable[Sentence], path: Path, options: TableOptions) -> None:
     pyarrow = arrow_tables.import_pyarrow(FORMAT.name)
     content = hashlib.blake2b(digest_size=8)
-    with pyarrow.ipc.new_stream(str(path / _DATA), arrow_tables.schema(pyarrow)) as writer:
-        for batch in arrow_tables.batches(sentences, pyarrow):
+    with pyarrow.ipc.new_stream(str(path / _DATA), arrow_tables.schema()) as writer:
+        for batch in arrow_tables.batches(sentences):
             writer.write_batch(batch)
             content.update(batch.serialize())
     state: dict[str, Any] = {

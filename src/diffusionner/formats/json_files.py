@@ -10,14 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from diffusionner.errors import DataError
-from diffusionner.formats.source import (
-    MAX_RECORD,
-    Sample,
-    Source,
-    not_utf8,
-    too_long,
-    unreadable,
-)
+from diffusionner.formats.source import MAX_RECORD, Sample, Source, not_utf8, too_long, unreadable
 
 _CHUNK = 2**20
 _DECODER = json.JSONDecoder()
@@ -36,41 +29,30 @@ def read_values(source: Source) -> Iterator[tuple[str, Any]]:
         if not text or text.isspace():
             continue
         try:
-            value = parse_line(text, where)
+            value = parse_json(text, where)
         except DataError as error:
             source.report(error)
             continue
         yield where, value
 
 
-def parse_line(text: str, where: str) -> Any:
-    """Parse the JSON value of one line."""
+def parse_json(text: str, where: str) -> Any:
+    """Parse a JSON value that begins at `where` ("file:line")."""
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
+        path, _, line = where.rpartition(":")
         raise DataError(
-            f"{where}: not valid JSON ({error.msg}, column {error.colno}); write one object a line"
+            f"{path}:{int(line) + error.lineno - 1}: not valid JSON ({error.msg}, column "
+            f"{error.colno}); correct it"
         ) from error
     except (ValueError, RecursionError) as error:
         raise _undecodable(where, error) from error
-    check_surrogates(value, text, where)
+    _check_surrogates(value, text, where)
     return value
 
 
-def parse_file(source: Source, path: Path) -> Any:
-    """Parse a small file that is one JSON value."""
-    text = source.text(path)
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}:{error.lineno}: not valid JSON ({error.msg})") from error
-    except (ValueError, RecursionError) as error:
-        raise _undecodable(f"{path}:1", error) from error
-    check_surrogates(value, text, f"{path}:1")
-    return value
-
-
-def check_surrogates(value: object, text: str, where: str) -> None:
+def _check_surrogates(value: object, text: str, where: str) -> None:
     """Raise DataError for an unpaired surrogate: valid JSON, but it cannot be encoded."""
     if "\\u" not in text or not _SURROGATE.search(text):
         return
@@ -123,7 +105,7 @@ def _stream_values(source: Source) -> Iterator[tuple[str, Any]]:
         value, text = stream.value(where)
         count += 1
         try:
-            check_surrogates(value, text, where)
+            _check_surrogates(value, text, where)
         except DataError as error:
             source.report(error)
             continue

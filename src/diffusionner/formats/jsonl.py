@@ -18,23 +18,22 @@ from typing import Any
 import regex
 
 from diffusionner.corpus import Irregular, Sentence, Span
-from diffusionner.errors import DataError
-from diffusionner.formats import json_fields as fields
 from diffusionner.formats.document_slices import join_slices, slice_documents
 from diffusionner.formats.documents import (
     Offsets,
     TextDocument,
     TextOptions,
     check_annotations,
+    contiguous,
     to_sentences,
 )
 from diffusionner.formats.format import Capabilities, Format
-from diffusionner.formats.json_files import read_values, write_lines
-from diffusionner.formats.source import Sample, Source
+from diffusionner.formats.json_files import write_lines
+from diffusionner.formats.json_records import Record, convert_records
+from diffusionner.formats.source import Sample, Source, check_label
 
-_WORDS = '{"tokens": ["..."], "entities": [{"start": 0, "end": 1, "label": "..."}]}'
+SHAPE = '{"tokens": ["..."], "entities": [{"start": 0, "end": 1, "label": "..."}]}'
 _TEXT = '{"text": "...", "entities": [{"start": 0, "end": 3, "label": "..."}]}'
-_IRREGULAR = '{"parts": [[0, 2], [5, 7]], "label": "..."}'
 _OBJECT = regex.compile(r'\s*(\[\s*)?(\{\s*["}]|\])')
 
 
@@ -44,91 +43,64 @@ def recognises(sample: Sample) -> bool:
 
 
 def read(source: Source, options: TextOptions) -> Iterator[Sentence]:
-    return join_slices(
-        source.convert_each(
-            read_values(source), lambda record, where: parse_record(record, where, options)
-        )
-    )
+    records = convert_records(source, SHAPE, lambda record: parse_record(record, options))
+    return join_slices(records)
 
 
-def parse_record(
-    record: Any, where: str, options: TextOptions
-) -> Iterable[tuple[int | None, Sentence]]:
+def parse_record(record: Record, options: TextOptions) -> list[tuple[int | None, Sentence]]:
     """Return sentences, each with the start of its slice of the text, if it is one."""
-    if isinstance(record, dict) and "text" in record and "tokens" not in record:
-        return [(None, s) for s in to_sentences(_document(record, where), options)]
+    fields, where = record.fields, record.where
+    if "text" in fields and "tokens" not in fields:
+        record.shape = _TEXT
+        text = record.get("text", str)
+        annotations = [contiguous(*span) for span in _entities(record)] + _irregular(record)
+        document = TextDocument(text, annotations, record.document(), where)
+        return [(None, sentence) for sentence in to_sentences(document, options)]
+    types = record.optional("types", list)
     sentence = Sentence(
-        words=fields.words(record, "tokens", where, _WORDS),
-        entities=_entities(record, where, _WORDS),
-        doc=fields.document(record, where),
+        words=record.words("tokens"),
+        entities=_entities(record),
+        doc=record.document(),
         where=where,
-        irregular=_irregular(record, where),
-        types=_types(record, where),
+        irregular=_irregular(record),
+        types=None if types is None else tuple(check_label(label, where) for label in types),
     )
-    if "text" not in record or "offsets" not in record:
+    if "text" not in fields or "offsets" not in fields:
         if sentence.irregular:
             check_annotations(" ".join(sentence.words), sentence.irregular, where)
         return [(None, sentence)]
-    text = sentence.text = fields.get(record, "text", str, where, _TEXT)
+    text = sentence.text = record.get("text", str)
     check_annotations(text, sentence.irregular, where)
-    offsets = sentence.offsets = _pairs(record["offsets"], where)
+    offsets = sentence.offsets = _pairs(record, "offsets")
     # Slicing alone accepts offsets below 0 and beyond the end.
     bounds = [0, *chain.from_iterable(offsets), len(text)]
-    if (
-        any(one > other for one, other in pairwise(bounds))
-        or [text[start:end] for start, end in offsets] != sentence.words
-    ):
-        raise DataError(
-            f"{where}: 'offsets' do not match the words in 'tokens'; correct them, or leave out "
-            "'offsets' and 'text'"
+    found = [text[start:end] for start, end in offsets]
+    if found != sentence.words or any(one > other for one, other in pairwise(bounds)):
+        raise record.error(
+            "'offsets' do not match the words in 'tokens'; correct them, or leave out 'offsets' "
+            "and 'text'"
         )
-    return [(fields.integer(record.get("text_start", 0), "'text_start'", where), sentence)]
+    return [(record.integer("text_start") if "text_start" in fields else 0, sentence)]
 
 
-def _document(record: dict[str, Any], where: str) -> TextDocument:
-    text = fields.get(record, "text", str, where, _TEXT)
-    annotations = [
-        Irregular(((start, end),), label) for start, end, label in _entities(record, where, _TEXT)
-    ]
-    annotations += _irregular(record, where)
-    return TextDocument(text, annotations, fields.document(record, where), where)
+def _entities(record: Record) -> list[Span]:
+    entities = record.objects("entities") if "entities" in record.fields else []
+    return [Span(*entity.span()) for entity in entities]
 
 
-def _entities(record: dict[str, Any], where: str, shape: str) -> list[Span]:
-    entities = fields.get({"entities": [], **record}, "entities", list, where, shape)
-    return [Span(*fields.span(entity, where, shape)) for entity in entities]
+def _irregular(record: Record) -> list[Irregular]:
+    annotations = record.objects("irregular") if "irregular" in record.fields else []
+    return [Irregular(tuple(_pairs(a, "parts")), a.label("label")) for a in annotations]
 
 
-def _irregular(record: dict[str, Any], where: str) -> list[Irregular]:
-    given = record.get("irregular", [])
-    return [
-        Irregular(
-            tuple(_pairs(fields.get(entry, "parts", list, where, _IRREGULAR), where)),
-            fields.label(entry.get("label"), where),
-        )
-        for entry in (given if isinstance(given, list) else [given])
-    ]
-
-
-def _types(record: dict[str, Any], where: str) -> tuple[str, ...] | None:
-    types = record.get("types")
-    if types is None:
-        return None
-    if not isinstance(types, list):
-        raise DataError(
-            f"{where}: 'types' must be a list of labels, not {fields.describe(types)}; leave it "
-            "out if all labels were annotated"
-        )
-    return tuple(fields.label(label, where) for label in types)
-
-
-def _pairs(value: Any, where: str) -> Offsets:
-    if not isinstance(value, list) or any(
+def _pairs(record: Record, key: str) -> Offsets:
+    pairs = record.get(key, list)
+    if any(
         not isinstance(pair, list) or len(pair) != 2 or any(type(n) is not int for n in pair)
-        for pair in value
+        for pair in pairs
     ):
-        raise DataError(f"{where}: expected pairs of numbers, such as [[0, 2], [5, 7]]")
-    return [(start, end) for start, end in value]
+        raise record.error(f"'{key}' must be pairs of numbers, such as [[0, 2], [5, 7]]")
+    return [(start, end) for start, end in pairs]
 
 
 def write(sentences: Iterable[Sentence], path: Path, options: TextOptions) -> None:

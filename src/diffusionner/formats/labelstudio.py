@@ -25,19 +25,17 @@ from typing import Any
 import regex
 
 from diffusionner.corpus import Sentence
-from diffusionner.errors import DataError
-from diffusionner.formats import json_fields as fields
 from diffusionner.formats.documents import TextDocument, to_documents, to_sentences
 from diffusionner.formats.format import Capabilities, Format
-from diffusionner.formats.json_files import read_values, write_array
+from diffusionner.formats.json_files import write_array
+from diffusionner.formats.json_records import Record, convert_records, with_document
 from diffusionner.formats.offset_units import UNITS, OffsetOptions, offsets_in, to_annotations
-from diffusionner.formats.source import Sample, Source, shorten
+from diffusionner.formats.source import Sample, Source, check_label, shorten
 
 _TASK = (
     '{"data": {"text": "..."}, "annotations": [{"result": [{"type": "labels", '
     '"value": {"start": 0, "end": 3, "labels": ["..."]}}]}]}'
 )
-_REGION = '{"start": 0, "end": 3, "labels": ["..."]}'
 _INVISIBLE = regex.compile(r"\s|\\n")
 
 
@@ -62,109 +60,100 @@ def recognises(sample: Sample) -> bool:
 
 
 def read(source: Source, options: LabelStudioOptions) -> Iterator[Sentence]:
-    tasks = _first_annotations(read_values(source))
-    return source.convert_each(tasks, lambda task, where: _convert(task, where, options))
-
-
-def _first_annotations(tasks: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """Skip flat records that are further annotations of the previous task."""
     previous = None
-    for where, task in tasks:
-        number = task.get("id") if isinstance(task, dict) and "annotation_id" in task else None
-        if number is None or number != previous:
-            yield where, task
+
+    def convert(task: Record) -> list[Sentence]:
+        """Skip flat tasks that are further annotations of the previous task."""
+        nonlocal previous
+        number = task.fields.get("id") if "annotation_id" in task.fields else None
+        repeated = number is not None and number == previous
         previous = number
+        return [] if repeated else _sentences(task, options)
+
+    return convert_records(source, _TASK, convert)
 
 
-def _convert(task: Any, where: str, options: LabelStudioOptions) -> list[Sentence]:
-    regions: list[Any] | None
-    if isinstance(task, dict) and "data" not in task:
-        data, regions = task, _flat_regions(task, options.key)
-    else:
-        data = fields.get(task, "data", dict, where, _TASK)
-        regions = _regions(task, where)
-        if regions is None:
-            return []
-    if options.key not in data:
-        keys = shorten(", ".join(map(repr, data))) or "none"
-        raise DataError(
-            f"{where}: no '{options.key}' among the keys of the data ({keys}); name the key of "
-            "the text with the option key"
+def _sentences(task: Record, options: LabelStudioOptions) -> list[Sentence]:
+    flat = "data" not in task.fields
+    data = task if flat else Record(task.get("data", dict), task.where, _TASK)
+    regions = _flat_regions(task, options.key) if flat else _regions(task)
+    if regions is None:
+        return []
+    if options.key not in data.fields:
+        keys = shorten(", ".join(map(repr, data.fields))) or "none"
+        raise task.error(
+            f"no '{options.key}' among the keys of the data ({keys}); name the key of the text "
+            "with the option key"
         )
-    text = fields.get(data, options.key, str, where, _TASK)
-    spans = [span for region in regions for span in _spans(region, where)]
-    _check_texts(regions, text, options.offsets, where)
-    annotations = to_annotations(text, spans, options.offsets, where)
-    doc = fields.document(data, where) if options.key != "doc" else None
-    return to_sentences(TextDocument(text, annotations, doc, where), options)
+    text = data.get(options.key, str)
+    spans = [span for region in regions for span in _spans(region)]
+    for region in regions:
+        _check_text(region, text, options.offsets)
+    annotations = to_annotations(text, spans, options.offsets, task.where)
+    doc = data.document() if options.key != "doc" else None
+    return to_sentences(TextDocument(text, annotations, doc, task.where), options)
 
 
 def _is_region(value: Any) -> bool:
     return isinstance(value, dict) and {"start", "end"} <= value.keys()
 
 
-def _flat_regions(task: dict[str, Any], key: str) -> list[Any]:
+def _flat_regions(task: Record, key: str) -> list[Record]:
     """Return the items of the lists of regions; other lists are choices and the like."""
-    lists = [value for name, value in task.items() if name != key and isinstance(value, list)]
-    return [item for items in lists if any(map(_is_region, items)) for item in items]
+    return [
+        region
+        for name, value in task.fields.items()
+        if name != key and isinstance(value, list) and any(map(_is_region, value))
+        for region in task.objects(name)
+    ]
 
 
-def _regions(task: dict[str, Any], where: str) -> list[Any] | None:
+def _regions(task: Record) -> list[Record] | None:
     """Return the regions of a task; None if all its annotations were cancelled."""
-    old = "annotations" not in task and "completions" in task  # before version 1.0
-    annotations = task.get("completions" if old else "annotations") or []
-    if not isinstance(annotations, list):
-        raise DataError(
-            f"{where}: 'annotations' must be a list, not {fields.describe(annotations)}; "
-            f"write {_TASK}"
-        )
+    old = "annotations" not in task.fields and "completions" in task.fields  # before version 1.0
+    key = "completions" if old else "annotations"
+    annotations = task.objects(key) if task.fields.get(key) else []
     for annotation in annotations:
-        results = fields.get(annotation, "result", list, where, _TASK)
-        if not annotation.get("was_cancelled"):
-            return [region for result in results for region in _labelled(result, where)]
-    return [] if not annotations else None
+        results = annotation.objects("result")
+        if not annotation.fields.get("was_cancelled"):
+            return [region for result in results for region in _labelled(result)]
+    return None if annotations else []
 
 
-def _labelled(result: Any, where: str) -> Iterator[Any]:
-    kind = fields.get(result, "type", str, where, _TASK)
+def _labelled(result: Record) -> Iterator[Record]:
+    kind = result.get("type", str)
     if kind == "labels":
-        yield fields.get(result, "value", dict, where, _TASK)
+        yield Record(result.get("value", dict), result.where, _TASK)
     elif kind.endswith("labels"):
-        raise DataError(
-            f"{where}: a result of type '{kind}' is not on plain text; only type 'labels' can be "
-            "read, so label the text with <Labels> and <Text>"
+        raise result.error(
+            f"a result of type '{kind}' is not on plain text; only type 'labels' can be read, so "
+            "label the text with <Labels> and <Text>"
         )
 
 
-def _spans(region: Any, where: str) -> Iterator[tuple[int, int, str]]:
-    labels = fields.get(region, "labels", list, where, _REGION)
+def _spans(region: Record) -> list[tuple[int, int, str]]:
+    start, end, labels = region.integer("start"), region.integer("end"), region.get("labels", list)
     if not labels:
-        start, end = region.get("start"), region.get("end")
-        raise DataError(f"{where}: the region [{start}, {end}) has no label; add one")
-    for label in labels:
-        yield fields.span({**region, "label": label}, where, _REGION)
+        raise region.error(f"the region [{start}, {end}) has no label; add one")
+    return [(start, end, check_label(label, region.where)) for label in labels]
 
 
-def _check_texts(regions: list[Any], text: str, unit: str, where: str) -> None:
+def _check_text(region: Record, text: str, unit: str) -> None:
     """Raise DataError if a region's `text` differs from the text at its offsets."""
-    for region in regions:
-        expected = region.get("text")
-        if not isinstance(expected, str):
-            continue
-        start, end = region["start"], region["end"]
-        found = _text_at(text, unit, start, end)
-        if _visible(found) == _visible(expected):
-            continue
-        problem = (
-            f"{where}: the region [{start}, {end}) has the text {shorten(repr(expected))}, but "
-            f"its offsets point to {shorten(repr(found))}; "
-        )
-        (other,) = (name for name in UNITS if name != unit)
-        if _visible(_text_at(text, other, start, end)) == _visible(expected):
-            raise DataError(
-                f"{problem}they count {UNITS[other]}: read the file with the option offsets={other}"
-            )
-        raise DataError(f"{problem}label it again, or correct its offsets")
+    expected, start, end = region.fields.get("text"), region.get("start"), region.get("end")
+    if not isinstance(expected, str):
+        return
+    found = _text_at(text, unit, start, end)
+    if _visible(found) == _visible(expected):
+        return
+    remedy = "label it again, or correct its offsets"
+    (other,) = (name for name in UNITS if name != unit)
+    if _visible(_text_at(text, other, start, end)) == _visible(expected):
+        remedy = f"they count {UNITS[other]}: read the file with the option offsets={other}"
+    raise region.error(
+        f"the region [{start}, {end}) has the text {shorten(repr(expected))}, but its offsets "
+        f"point to {shorten(repr(found))}; {remedy}"
+    )
 
 
 def _text_at(text: str, unit: str, start: int, end: int) -> str:
@@ -198,7 +187,7 @@ def _to_task(number: int, document: TextDocument, options: LabelStudioOptions) -
             }
         )
     doc = document.doc if options.key != "doc" else None
-    data = fields.with_document({options.key: text}, doc)
+    data = with_document({options.key: text}, doc)
     return {"id": number, "data": data, "annotations": [{"result": result}]}
 
 

@@ -13,7 +13,7 @@ from itertools import accumulate
 
 from diffusionner.corpus import Irregular
 from diffusionner.errors import DataError
-from diffusionner.formats.documents import TextOptions
+from diffusionner.formats.documents import TextOptions, contiguous
 
 UNITS = {"characters": "characters", "utf16": "UTF-16 code units"}  # with names for messages
 
@@ -48,7 +48,7 @@ def to_annotations(
         for index, offset in ((first, start), (last, end)):
             if index == len(offsets) or offsets[index] != offset:
                 raise _invalid(text, (start, end, label), unit, where)
-        annotations.append(Irregular(((first, last),), label))
+        annotations.append(contiguous(first, last, label))
     return annotations
 
 

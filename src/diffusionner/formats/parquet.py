@@ -61,11 +61,11 @@ def _open(path: Path) -> Table:
 
 
 def write(sentences: Iterable[Sentence], path: Path, options: TableOptions) -> None:
-    pyarrow = arrow_tables.import_pyarrow(FORMAT.name)
+    arrow_tables.import_pyarrow(FORMAT.name)
     from pyarrow.parquet import ParquetWriter
 
-    with ParquetWriter(path, arrow_tables.schema(pyarrow), compression="zstd") as writer:
-        for batch in arrow_tables.batches(sentences, pyarrow):
+    with ParquetWriter(path, arrow_tables.schema(), compression="zstd") as writer:
+        for batch in arrow_tables.batches(sentences):
             writer.write_batch(batch)
 
 

@@ -17,23 +17,22 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from diffusionner.corpus import Irregular, Sentence
-from diffusionner.errors import DataError
-from diffusionner.formats import json_fields as fields
+from diffusionner.corpus import Sentence
 from diffusionner.formats.document_slices import join_slices, slice_documents
 from diffusionner.formats.documents import (
     Offsets,
     TextDocument,
     TextOptions,
     character_annotations,
+    contiguous,
     to_sentences,
 )
 from diffusionner.formats.format import Capabilities, Format
-from diffusionner.formats.json_files import read_values, write_lines
+from diffusionner.formats.json_files import write_lines
+from diffusionner.formats.json_records import Record, convert_records, with_document
 from diffusionner.formats.source import Sample, Source, shorten
 
 _SHAPE = '{"text": "...", "spans": [{"start": 0, "end": 3, "label": "..."}]}'
-_TOKEN = '{"text": "...", "start": 0, "end": 3, "id": 0, "ws": true}'
 _ACCEPT = "accept"
 _ANSWERS = (_ACCEPT, "reject", "ignore")
 
@@ -51,88 +50,72 @@ def recognises(sample: Sample) -> bool:
 
 
 def read(source: Source, options: TextOptions) -> Iterator[Sentence]:
-    return join_slices(
-        source.convert_each(
-            read_values(source), lambda record, where: _convert(record, where, options)
-        )
-    )
+    return join_slices(convert_records(source, _SHAPE, lambda record: _convert(record, options)))
 
 
-def _convert(
-    record: Any, where: str, options: TextOptions
-) -> Iterable[tuple[int | None, Sentence]]:
-    text = fields.get(record, "text", str, where, _SHAPE)
-    answer = record.get("answer", _ACCEPT)
+def _convert(record: Record, options: TextOptions) -> list[tuple[int | None, Sentence]]:
+    text = record.get("text", str)
+    answer = record.fields.get("answer", _ACCEPT)
     if answer not in _ANSWERS:
-        raise DataError(
-            f"{where}: the answer must be one of {', '.join(_ANSWERS)}, not {shorten(repr(answer))}"
-        )
+        answers = ", ".join(_ANSWERS)
+        raise record.error(f"the answer must be one of {answers}, not {shorten(repr(answer))}")
     if answer != _ACCEPT:
         return []
-    meta = record.get("meta") or {}
-    if not isinstance(meta, dict):
-        raise DataError(f"{where}: 'meta' must be an object, not {fields.describe(meta)}")
-    spans = []
-    if record.get("spans") is not None:
-        spans = fields.get(record, "spans", list, where, _SHAPE)
-    found = [fields.span(span, where, _SHAPE) for span in spans]
-    annotations = [Irregular(((start, end),), label) for start, end, label in found]
-    document = TextDocument(text, annotations, fields.document(meta, where), where)
-    if record.get("tokens") is None:
+    meta = Record(record.fields.get("meta") or {}, record.where, '{"meta": {"doc": "..."}}')
+    spans = record.objects("spans") if record.optional("spans", list) else []
+    annotations = [contiguous(*span.span()) for span in spans]
+    document = TextDocument(text, annotations, meta.document(), record.where)
+    if record.optional("tokens", list) is None:
         return [(None, sentence) for sentence in to_sentences(document, options)]
-    offsets, ids = _tokens(record, where)
+    offsets, ids = _tokens(record, text)
     for span in spans:
-        _check_tokens(span, offsets, ids, where)
+        _check_tokens(span, offsets, ids)
     # Other tools may use the key `text_start` for something that is not a number.
-    begin = meta.get("text_start")
+    begin = meta.fields.get("text_start")
     return [
         (begin if type(begin) is int else None, sentence)
         for sentence in to_sentences(document, sentences=[offsets] if offsets else [])
     ]
 
 
-def _tokens(record: dict[str, Any], where: str) -> tuple[Offsets, dict[int, int]]:
+def _tokens(record: Record, text: str) -> tuple[Offsets, dict[int, int]]:
     """Return the characters of each token, and the index of each token by its id."""
-    text = record["text"]
     offsets: Offsets = []
     ids: dict[int, int] = {}
     previous = 0
-    for index, token in enumerate(fields.get(record, "tokens", list, where, _SHAPE)):
-        start, end, word = (
-            fields.get(token, key, object, where, _TOKEN) for key in ("start", "end", "text")
-        )
-        start = fields.integer(start, f"'start' of token {index}", where)
-        end = fields.integer(end, f"'end' of token {index}", where)
+    for index, token in enumerate(record.objects("tokens")):
+        start, end, word = token.integer("start"), token.integer("end"), token.get("text")
         if not previous <= start < end <= len(text):
-            raise DataError(
-                f"{where}: token {index} at [{start}, {end}) is empty, overlaps the previous one "
-                f"or lies outside its text of {len(text)} characters; leave out 'tokens' to have "
-                "the text split"
+            raise record.error(
+                f"token {index} at [{start}, {end}) is empty, overlaps the previous one or lies "
+                f"outside its text of {len(text)} characters; leave out 'tokens' to have the text "
+                "split"
             )
         if text[start:end] != word:
-            raise DataError(
-                f"{where}: token {index} is {shorten(repr(word))}, but the text has "
+            raise record.error(
+                f"token {index} is {shorten(repr(word))}, but the text has "
                 f"{shorten(repr(text[start:end]))} at [{start}, {end}); leave out 'tokens' to "
                 "have the text split"
             )
-        ids[fields.integer(token.get("id", index), f"'id' of token {index}", where)] = index
+        ids[token.integer("id") if "id" in token.fields else index] = index
         offsets.append((start, end))
         previous = end
     return offsets, ids
 
 
-def _check_tokens(span: dict[str, Any], offsets: Offsets, ids: dict[int, int], where: str) -> None:
+def _check_tokens(span: Record, offsets: Offsets, ids: dict[int, int]) -> None:
     """Raise DataError if a span's tokens contradict its characters."""
-    start, end, label = span["start"], span["end"], span["label"]
+    start, end, label = span.span()
     for key, side, expected in (("token_start", 0, start), ("token_end", 1, end)):
-        if span.get(key) is None:
+        if span.fields.get(key) is None:
             continue
-        index = ids.get(fields.integer(span[key], f"'{key}' of a span", where))
+        number = span.integer(key)
+        index = ids.get(number)
         if index is None or offsets[index][side] != expected:
             found = "there is none" if index is None else f"it is at {list(offsets[index])}"
-            raise DataError(
-                f"{where}: span {label} [{start}, {end}) has {key} {span[key]}, but {found}; "
-                "correct one of them, or leave out the span's tokens (token_end is inclusive)"
+            raise span.error(
+                f"span {label} [{start}, {end}) has {key} {number}, but {found}; correct one of "
+                "them, or leave out the span's tokens (token_end is inclusive)"
             )
 
 
@@ -153,7 +136,7 @@ def _to_record(begin: int, sentence: Sentence) -> dict[str, Any]:
     for span, entity in zip(spans, sentence.entities, strict=False):  # entities come first
         span["token_start"], span["token_end"] = entity.start, entity.end - 1
     record: dict[str, Any] = {"text": text, "tokens": tokens, "spans": spans, "answer": _ACCEPT}
-    meta = fields.with_document({}, sentence.doc)
+    meta = with_document({}, sentence.doc)
     if sentence.text is not None:
         meta["text_start"] = begin
     if meta:

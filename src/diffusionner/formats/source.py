@@ -213,6 +213,15 @@ def missing_extra(package: str, extra: str, format: str) -> DataError:
     )
 
 
+def check_label(label: Any, where: str) -> str:
+    if not isinstance(label, str) or not label.strip():
+        raise DataError(
+            f"{where}: the label of an entity must be a non-empty string, not "
+            f"{shorten(repr(label))}"
+        )
+    return label
+
+
 def shorten(text: str) -> str:
     """Truncate a value so that it fits into an error message."""
     return text if len(text) <= 80 else text[:80] + "..."

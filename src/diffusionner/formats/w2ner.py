@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from diffusionner.corpus import Sentence
-from diffusionner.errors import DataError
-from diffusionner.formats import json_fields as fields
 from diffusionner.formats.documents import Offsets, add_word_runs, entities_as_word_runs
 from diffusionner.formats.format import Capabilities, Format, NoOptions
-from diffusionner.formats.json_files import read_values, write_array
+from diffusionner.formats.json_files import write_array
+from diffusionner.formats.json_records import Record, convert_records, with_document
 from diffusionner.formats.source import Sample, Source
 
 _SHAPE = '{"sentence": ["..."], "ner": [{"index": [0, 1], "type": "..."}]}'
@@ -31,40 +30,38 @@ def recognises(sample: Sample) -> bool:
 
 
 def read(source: Source, options: NoOptions) -> Iterator[Sentence]:
-    return source.convert_each(read_values(source), _convert)
+    return convert_records(source, _SHAPE, _convert)
 
 
-def _convert(record: Any, where: str) -> Iterator[Sentence]:
-    words = fields.words(record, "sentence", where, _SHAPE)
-    sentence = Sentence(words, doc=fields.document(record, where), where=where)
-    for entity in fields.get(record, "ner", list, where, _SHAPE):
-        index = fields.get(entity, "index", list, where, _SHAPE)
-        label = fields.label(fields.get(entity, "type", object, where, _SHAPE), where)
-        runs = _runs(index, label, where)
+def _convert(record: Record) -> Iterator[Sentence]:
+    words = record.words("sentence")
+    sentence = Sentence(words, doc=record.document(), where=record.where)
+    for entity in record.objects("ner"):
+        label = entity.label("type")
+        runs = _runs(entity, label)
         if len(runs) > 1 and (runs[0][0] < 0 or runs[-1][1] > len(words)):
-            raise DataError(
-                f"{where}: entity {label} {runs} lies outside its sentence of {len(words)} words; "
-                "'index' counts words from 0"
+            raise record.error(
+                f"entity {label} {runs} lies outside its sentence of {len(words)} words; 'index' "
+                "counts words from 0"
             )
         add_word_runs(sentence, runs, label)
     yield sentence
 
 
-def _runs(index: list[Any], label: str, where: str) -> Offsets:
+def _runs(entity: Record, label: str) -> Offsets:
     """Group word numbers into runs, `end` exclusive."""
-    numbers = [fields.integer(number, "a word in 'index'", where) for number in index]
+    index = entity.get("index", list)
+    numbers = [entity.check_integer(number, "a word in 'index'") for number in index]
     if not numbers:
-        raise DataError(f"{where}: 'index' of entity {label} is empty; list its words")
+        raise entity.error(f"'index' of entity {label} is empty; list its words")
     if any(one >= other for one, other in pairwise(numbers)):
-        raise DataError(
-            f"{where}: 'index' of entity {label} is not in order: {numbers}; list each of its "
-            "words once, from left to right"
+        raise entity.error(
+            f"'index' of entity {label} is not in order: {numbers}; list each of its words once, "
+            "from left to right"
         )
     breaks = [i + 1 for i, (one, other) in enumerate(pairwise(numbers)) if other != one + 1]
-    return [
-        (numbers[first], numbers[last - 1] + 1)
-        for first, last in pairwise([0, *breaks, len(numbers)])
-    ]
+    bounds = pairwise([0, *breaks, len(numbers)])
+    return [(numbers[first], numbers[last - 1] + 1) for first, last in bounds]
 
 
 def write(sentences: Iterable[Sentence], path: Path, options: NoOptions) -> None:
@@ -76,7 +73,7 @@ def _to_record(sentence: Sentence) -> dict[str, Any]:
         {"index": [i for start, end in runs for i in range(start, end)], "type": label}
         for runs, label in entities_as_word_runs(sentence)
     ]
-    return fields.with_document({"sentence": sentence.words, "ner": entities}, sentence.doc)
+    return with_document({"sentence": sentence.words, "ner": entities}, sentence.doc)
 
 
 FORMAT = Format(
