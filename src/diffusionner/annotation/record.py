@@ -45,7 +45,7 @@ class Record:
 
 
 def parse_line(line: bytes, place: str) -> Record:
-    fields = json_files.parse_line(decode(line, place, True), place)
+    fields = json_files.parse_json(decode(line, place, True).rstrip(), place)
     if not isinstance(fields, dict):
         raise DataError(f'{place}: expected an object such as {{"text": "..."}}')
     return make_record(fields, place)
