@@ -104,7 +104,7 @@ def test_files(tmp_path):
     assert (tmp_path / "a.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     assert (tmp_path / "a.svg").read_text(encoding="utf-8").startswith("<svg")
     with pytest.raises(WriteError, match="cannot be written"):
-        drawn.to_html(tmp_path / "no" / "a.html")
+        drawn.to_html(tmp_path / "a.svg" / "a.html")
 
 
 def test_what_models_return(encoder_folder):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from diffusionner.errors import DataError
+from diffusionner.files import write_bytes
 
 
 class Entity(NamedTuple):
@@ -71,11 +72,11 @@ class Entities(list[Entity]):
 
     def to_svg(self, path: str | Path | None = None) -> str:
         """Return an SVG image that draws the entities; with a path, also write it there."""
-        from diffusionner.drawing import html, svg
+        from diffusionner.drawing import svg
 
         image = svg.picture(*self.characters(), self.labels)
         if path is not None:
-            html.write(Path(path), image)
+            write_bytes(Path(path), image.encode())
         return image
 
     def _repr_html_(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections import deque
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import resources
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from diffusionner.corpus import Entities, Entity
 from diffusionner.drawing.lanes import assign, caption, colours, pieces
-from diffusionner.errors import WriteError
+from diffusionner.files import write_bytes
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -46,14 +47,7 @@ def page(results: Iterable[Entities]) -> str:
 
 
 def write_page(path: Path, results: Iterable[Entities]) -> None:
-    write(path, page(results))
-
-
-def write(path: Path, content: str) -> None:
-    try:
-        path.write_text(content, encoding="utf-8", newline="\n", errors="replace")
-    except OSError as error:
-        raise WriteError(f"{path} cannot be written: {error.strerror}; check the folder") from error
+    write_bytes(path, page(results).encode(errors="replace"))
 
 
 def style_sheet() -> str:
@@ -82,16 +76,13 @@ def _count(number: int) -> str:
 
 def _drawn(text: str, entities: Sequence[Entity], hues: dict[str, int]) -> str:
     lanes = assign([(e.start, e.end) for e in entities])
-    order = sorted(range(len(entities)), key=lambda i: entities[i].start)
-    upcoming = iter(order)
-    coming = next(upcoming, None)
+    upcoming = deque(sorted(range(len(entities)), key=lambda i: entities[i].start))
     open_: list[int] = []  # entities that contain the piece
     parts = []
     for start, end in pieces(text, entities):
         open_ = [i for i in open_ if entities[i].end > start]
-        while coming is not None and entities[coming].start <= start:
-            open_.append(coming)
-            coming = next(upcoming, None)
+        while upcoming and entities[upcoming[0]].start <= start:
+            open_.append(upcoming.popleft())
         parts.append(_piece(text, start, end, {lanes[i]: entities[i] for i in open_}, hues))
     return "".join(parts)
 

@@ -32,8 +32,7 @@ def to_gliner(
         if is_wanted and not any(clash(entity, other) for other in kept):
             kept.append(entity)
     kept.sort(key=lambda e: (e.start, -e.end))
-    fields = ("start", "end", "text", "label", "score")
-    return [{name: getattr(entity, name) for name in fields} for entity in kept]
+    return [entity.to_dict() for entity in kept]
 
 
 def _overlap(a: Entity, b: Entity) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 from presidio_analyzer import AnalysisExplanation, LocalRecognizer, RecognizerResult
 
+from diffusionner.corpus import Entity
 from diffusionner.errors import SettingsError
 from diffusionner.inference.pipeline import DiffusionNER
 
@@ -67,22 +68,22 @@ class DiffusionNERRecognizer(LocalRecognizer):  # type: ignore[misc]
     ) -> list[RecognizerResult]:
         """Return the results for the requested Presidio entities; empty means all."""
         return [
-            self._result(entity.start, entity.end, entity.label, entity.score)
+            self._result(entity)
             for entity in self.ner(text, **self.options)
             if entity.label in self.mapping
             and (not entities or self.mapping[entity.label] in entities)
         ]
 
-    def _result(self, start: int, end: int, label: str, score: float) -> RecognizerResult:
+    def _result(self, entity: Entity) -> RecognizerResult:
         return RecognizerResult(
-            entity_type=self.mapping[label],
-            start=start,
-            end=end,
-            score=min(score, self.MAX_SCORE),
+            self.mapping[entity.label],
+            entity.start,
+            entity.end,
+            min(entity.score, self.MAX_SCORE),
             analysis_explanation=AnalysisExplanation(
                 recognizer=self.name,
-                original_score=score,
-                textual_explanation=f"Identified as {label} by DiffusionNER",
+                original_score=entity.score,
+                textual_explanation=f"Identified as {entity.label} by DiffusionNER",
             ),
             recognition_metadata={
                 RecognizerResult.RECOGNIZER_NAME_KEY: self.name,

@@ -137,26 +137,17 @@ class SpacyComponent:
 @Language.factory(  # type: ignore[untyped-decorator]
     "diffusionner",
     assigns=["doc.spans", "doc.ents", "token.ent_iob", "token.ent_type"],
-    default_config={
-        "model": registry.DEFAULT,
-        "spans_key": "sc",
-        "device": None,
-        "threshold": None,
-        "steps": None,
-        "overlap": None,
-        "batch_size": None,
-    },
 )
 def create(
     nlp: Language,
     name: str,
-    model: str,
-    spans_key: str,
-    device: str | None,
-    threshold: float | None,
-    steps: int | None,
-    overlap: str | None,
-    batch_size: int | None,
+    model: str = registry.DEFAULT,
+    spans_key: str = "sc",
+    device: str | None = None,
+    threshold: float | None = None,
+    steps: int | None = None,
+    overlap: str | None = None,
+    batch_size: int | None = None,
 ) -> SpacyComponent:
     """Create the component; None keeps the model's setting."""
     options = {"threshold": threshold, "steps": steps, "overlap": overlap}

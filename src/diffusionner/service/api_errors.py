@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 DRAIN_SECONDS = 3.0  # maximum time to read and discard an oversized body
-_CLOSE = {"connection": "close"}
+CLOSE = {"connection": "close"}
 
 
 class ApiError(Exception):
@@ -54,17 +54,7 @@ class ErrorResponse(Response):
 
 def too_large(limit: int) -> ApiError:
     message = f"the body is larger than {limit} bytes; split the texts into several requests"
-    return ApiError(413, "body_too_large", message, _CLOSE)
-
-
-def too_slow(seconds: float) -> ApiError:
-    message = f"the body did not arrive within {seconds:g} seconds; send it again"
-    return ApiError(408, "too_slow", message, _CLOSE)
-
-
-def busy(retry_after: int) -> ApiError:
-    message = f"the queue is full; retry in {retry_after} s"
-    return ApiError(429, "busy", message, {"retry-after": str(retry_after)})
+    return ApiError(413, "body_too_large", message, CLOSE)
 
 
 def timed_out(seconds: float) -> ApiError:
@@ -75,14 +65,6 @@ def timed_out(seconds: float) -> ApiError:
 def client_gone() -> ApiError:
     """Return the error for a closed connection; nobody reads it, but nginx's status is logged."""
     return ApiError(499, "gone", "the client closed the connection")
-
-
-def loading() -> ApiError:
-    return ApiError(503, "loading", "the model is loading; retry later", {"retry-after": "2"})
-
-
-def stopping() -> ApiError:
-    return ApiError(503, "stopping", "the service is stopping; retry later", {"retry-after": "1"})
 
 
 def failed() -> ApiError:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-from diffusionner.service.api_errors import busy, failed, stopping
+from diffusionner.service.api_errors import ApiError, failed
 from diffusionner.service.limits import (
     BATCH_CHARACTERS,
     BATCH_WINDOW,
@@ -44,6 +44,8 @@ class Batcher:
         self.limits = limits
         self.metrics = metrics
         self.queue = RequestQueue()
+        metrics.queue_requests.set_function(lambda: len(self.queue.requests))
+        metrics.queue_characters.set_function(lambda: self.queue.characters)
         self.running = 0  # characters being computed
         self.rate = INITIAL_RATE  # recent characters per second of one backend
         self.backends = 1
@@ -69,16 +71,18 @@ class Batcher:
     async def submit(self, operation: Operation, texts: Sequence[str]) -> QueuedRequest:
         """Queue the texts; raise ApiError if too much work is queued already."""
         if self.stopped:
-            raise stopping()
+            message = "the service is stopping; retry later"
+            raise ApiError(503, "stopping", message, {"retry-after": "1"})
         ahead = self.queue.characters_ahead(len(texts)) + self.running
         seconds = ahead / (self.rate * self.backends)
         too_long = seconds > self.limits.wait and ahead > FREE_CHARACTERS
         if too_long or len(self.queue.requests) >= self.limits.queue:
-            raise busy(max(1, math.ceil(seconds)))
+            retry = max(1, math.ceil(seconds))
+            message = f"the queue is full; retry in {retry} s"
+            raise ApiError(429, "busy", message, {"retry-after": str(retry)})
         request = QueuedRequest(operation, texts)
         if texts:
             self.queue.requests.append(request)
-            self._update_gauges()
             async with self.changed:
                 self.changed.notify()
         return request
@@ -92,11 +96,6 @@ class Batcher:
             result.cancel()
         if left:
             self.metrics.dropped.labels(reason).inc(left)
-            self._update_gauges()
-
-    def _update_gauges(self) -> None:
-        self.metrics.queue_requests.set(len(self.queue.requests))
-        self.metrics.queue_characters.set(self.queue.characters)
 
     async def _serve(self, backend: Backend) -> None:
         queue = self.queue
@@ -113,7 +112,6 @@ class Batcher:
                 await self._run(backend, queue.next_batch(BATCH_CHARACTERS))
 
     async def _run(self, backend: Backend, batch: list[QueuedText]) -> None:
-        self._update_gauges()
         requests = {id(queued.request) for queued in batch}
         self.single_client = len(requests) == 1
         self.metrics.batch_texts.observe(len(batch))

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
 
 from diffusionner.errors import SettingsError, nearest
-from diffusionner.service.api_errors import ApiError, client_gone, too_large, too_slow
+from diffusionner.service.api_errors import CLOSE, ApiError, client_gone, too_large
 from diffusionner.service.limits import Limits
 from diffusionner.service.schema import Options
 from diffusionner.service.worker import ModelInfo
@@ -44,7 +44,8 @@ async def _receive(request: Request, limits: Limits) -> bytes:
                 if len(body) > limits.body_bytes:
                     raise too_large(limits.body_bytes)
     except TimeoutError:
-        raise too_slow(limits.receive) from None
+        message = f"the body did not arrive within {limits.receive:g} seconds; send it again"
+        raise ApiError(408, "too_slow", message, CLOSE) from None
     except ClientDisconnect:
         raise client_gone() from None
     return bytes(body)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from diffusionner.service.api_errors import loading
+from diffusionner.service.api_errors import ApiError
 from diffusionner.service.api_keys import ApiKeys
 from diffusionner.service.batcher import Backend, Batcher
 from diffusionner.service.limits import Limits
@@ -40,7 +40,8 @@ class Service:
     @property
     def model(self) -> ModelInfo:
         if self.loaded is None:
-            raise loading()
+            message = "the model is loading; retry later"
+            raise ApiError(503, "loading", message, {"retry-after": "2"})
         return self.loaded
 
     @asynccontextmanager
