@@ -18,8 +18,7 @@ import pytest
 from diffusionner import DiffusionNER
 from diffusionner.annotation import ray_engine, run, writers
 from diffusionner.annotation.journal import Journal, Position
-from diffusionner.annotation.local_engine import annotate_records
-from diffusionner.annotation.run import ModelSpec
+from diffusionner.annotation.run import ModelSpec, annotate_records
 from diffusionner.annotation.sources import find_sources
 from diffusionner.errors import CheckpointError
 from models import lively_model

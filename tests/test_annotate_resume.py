@@ -22,8 +22,7 @@ from pyarrow import parquet
 from diffusionner import DiffusionNER
 from diffusionner.annotation import run, writers
 from diffusionner.annotation.journal import Journal, Position
-from diffusionner.annotation.local_engine import annotate_records
-from diffusionner.annotation.run import ModelSpec
+from diffusionner.annotation.run import ModelSpec, annotate_records
 from diffusionner.annotation.sources import find_sources
 from diffusionner.errors import DataError, WriteError
 from models import lively_model

@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -143,8 +144,6 @@ def _temporary(path: Path) -> Path:
 def _remove(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
-        return
-    try:
-        path.unlink(missing_ok=True)
-    except OSError:  # its parent is not a folder, so neither does the file exist
-        return
+    else:
+        with suppress(OSError):  # its parent is not a folder, so neither does the file exist
+            path.unlink(missing_ok=True)

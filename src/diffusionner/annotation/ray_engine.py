@@ -18,7 +18,7 @@ from diffusionner.annotation.record import Record
 from diffusionner.annotation.run import ModelSpec
 from diffusionner.annotation.writers import Annotated
 from diffusionner.corpus import Entity
-from diffusionner.errors import DiffusionNERError, SettingsError
+from diffusionner.errors import DiffusionNERError
 
 CHUNK = 256  # records per chunk
 CHUNKS_PER_WORKER = 2  # in flight, so that no worker waits for the driver
@@ -36,13 +36,8 @@ class Chunk(NamedTuple):
 class RayEngine:
     def __init__(self, model: ModelSpec, device: str | None, workers: int | None) -> None:
         """workers: None starts one per GPU or, without GPUs, one per core."""
-        try:
-            import ray
-        except ImportError as error:
-            raise SettingsError(
-                "engine ray needs the package 'ray'; in a clone, install it with: "
-                "pip install '.[ray]'"
-            ) from error
+        import ray
+
         self.model = model
         self.device = device
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no network access

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from diffusionner.annotation.journal import (
     Journal,
@@ -30,10 +30,14 @@ from diffusionner.annotation.writers import (
     check_suffix,
     open_writer,
 )
+from diffusionner.corpus import Entities
 from diffusionner.errors import DataError, WriteError
 from diffusionner.settings import Settings
 from diffusionner.storage import registry
 from diffusionner.storage.config import CARD, read_config
+
+if TYPE_CHECKING:
+    from diffusionner.inference.pipeline import DiffusionNER
 
 Progress = Callable[[Position, int], None]  # called with what is on disk and the bytes read
 # Yields records in order with their entities, given the records and those before as context.
@@ -67,6 +71,26 @@ class ModelSpec:
         options = asdict(self.settings.inference)
         del options["batch_size"]  # does not affect the entities
         return {"model": state.hexdigest(), "options": options}
+
+
+def annotate_records(
+    ner: DiffusionNER,
+    options: dict[str, Any],
+    records: Iterable[Record],
+    context: Sequence[Record] = (),
+) -> Generator[tuple[Record, Entities], None, None]:
+    """Annotate records in this process."""
+    submitted: deque[Record] = deque()  # read, but not annotated yet
+
+    def items() -> Iterator[tuple[str | list[str], str | None]]:
+        for record in context:
+            yield record.content, record.doc
+        for record in records:
+            submitted.append(record)
+            yield record.content, record.doc
+
+    for entities in islice(ner.stream(items(), **options), len(context), None):
+        yield submitted.popleft(), entities
 
 
 def annotate(

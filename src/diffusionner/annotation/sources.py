@@ -111,7 +111,7 @@ def find_sources(
 
     exclude: files and folders that are not input, even within an input folder.
     """
-    if format is not None and format not in FORMATS:
+    if format not in (None, *FORMATS):
         raise DataError(f"unknown format '{format}'; choose one of: {', '.join(FORMATS)}")
     if list(paths) == [STDIN]:
         if format == "parquet":

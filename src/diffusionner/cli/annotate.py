@@ -21,18 +21,8 @@ if TYPE_CHECKING:
     from diffusionner.annotation.journal import Position
     from diffusionner.annotation.run import Engine, ModelSpec, Progress
 
-ENGINES = ("local", "ray")
 MAX_REPORTED = 20  # bad records reported one by one
 LOG_SECONDS = 60  # between lines of progress when there is no terminal
-
-
-def _check_output(context: typer.Context, target: str) -> str:
-    """Raise SettingsError for a single argument, which is meant as IN but parsed as OUT."""
-    if not context.params.get("sources"):
-        raise SettingsError(
-            f"OUT is missing; say where to write, for example: annotate {target} annotated.jsonl"
-        )
-    return target
 
 
 @options.with_inference
@@ -42,17 +32,12 @@ def annotate(
         typer.Argument(
             metavar="IN",
             help="Files, folders, patterns; - is stdin.",
-            default_factory=list,  # lets _check_output report what is missing
+            default_factory=list,  # a single argument is taken for OUT
             show_default=False,
         ),
     ],
     target: Annotated[
-        str,
-        typer.Argument(
-            metavar="OUT",
-            help="OUT.jsonl, OUT.parquet, or - for stdout.",
-            callback=_check_output,
-        ),
+        str, typer.Argument(metavar="OUT", help="OUT.jsonl, OUT.parquet, or - for stdout.")
     ],
     model: options.Model = DEFAULT,
     format: Annotated[
@@ -97,8 +82,10 @@ def annotate(
     from diffusionner.annotation.run import annotate as run
     from diffusionner.annotation.sources import find_sources
 
-    if engine not in ENGINES:
-        raise SettingsError(f"unknown engine '{engine}'; {nearest(engine, ENGINES)}")
+    if not sources:
+        raise SettingsError(
+            f"OUT is missing; say where to write, for example: annotate {target} annotated.jsonl"
+        )
     output = None if target == "-" else Path(target)
     exclude = [] if output is None else [partial_path(output), output]
     found = find_sources(sources, format, whole_files, exclude)
@@ -130,9 +117,11 @@ def _load_engine(name: str, model: ModelSpec, device: str | None, workers: int |
         from diffusionner.annotation.ray_engine import RayEngine
 
         return RayEngine(model, device, workers)
+    if name != "local":
+        raise SettingsError(f"unknown engine '{name}'; {nearest(name, ('local', 'ray'))}")
     if workers is not None:
         raise SettingsError("--workers requires --engine ray; engine local uses all cores itself")
-    from diffusionner.annotation.local_engine import annotate_records
+    from diffusionner.annotation.run import annotate_records
 
     return partial(annotate_records, options.load_model(model.folder, device), model.options)
 

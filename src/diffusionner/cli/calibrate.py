@@ -48,7 +48,7 @@ def calibrate(
     sources = [registry.find_model(one) for one in (model, scores_of) if one is not None]
     refuse_overwrite(output, *sources)
     if data is None:
-        calibration = _copied(str(scores_of), model)
+        calibration = _copied(sources[1], sources[0])
     else:
         calibration = _fitted(output, data, model, format, device)
     _write(output, sources[0], calibration)
@@ -56,17 +56,16 @@ def calibrate(
         typer.echo(f"  {label}: threshold {threshold:.2f}")
 
 
-def _copied(other: str, model: str) -> Calibration:
+def _copied(source: Path, target: Path) -> Calibration:
     from diffusionner.errors import CheckpointError
     from diffusionner.storage.calibration import load_calibration
     from diffusionner.storage.config import read_config
 
-    source, target = registry.find_model(other), registry.find_model(model)
     calibration = load_calibration(source)
     if calibration is None:
-        raise CheckpointError(f"{other} is not calibrated; calibrate with --data")
+        raise CheckpointError(f"{source} is not calibrated; calibrate with --data")
     if read_config(source)["labels"] != read_config(target)["labels"]:
-        raise CheckpointError(f"{other} has different labels than {model}; calibrate with --data")
+        raise CheckpointError(f"{source} has different labels than {target}; calibrate with --data")
     return calibration
 
 

@@ -63,7 +63,7 @@ def predict(
 
     * `diffusionner predict --html found.html "Ada Lovelace met Charles Babbage in London."`
     """
-    from diffusionner.annotation.local_engine import annotate_records
+    from diffusionner.annotation.run import annotate_records
 
     if bool(texts) == bool(input_path):
         raise DataError("give either texts or --input, for example: predict 'Some text.'")

@@ -6,9 +6,7 @@ import json
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import yaml
+from typing import TYPE_CHECKING
 
 from diffusionner.errors import WriteError
 from diffusionner.storage.config import CARD, ENCODER_FILE, model_files
@@ -55,14 +53,12 @@ def _card(ner: DiffusionNER, name: str) -> str:
         details = f"Inference settings: {', '.join(values)}.\n"
     else:
         method = f"with method={ner.settings.method}, a baseline of DiffusionNER"
-    front: dict[str, Any] = {
-        "library_name": "diffusionner",
-        "pipeline_tag": "token-classification",
-        "tags": ["named-entity-recognition", "nested-ner", ner.settings.method],
-    }
     types = ", ".join(f"`{label}`" for label in ner.labels)
     return f"""---
-{yaml.safe_dump(front, sort_keys=False)}---
+library_name: diffusionner
+pipeline_tag: token-classification
+tags: [named-entity-recognition, nested-ner, {ner.settings.method}]
+---
 
 # {name}
 Named entity recognition {method}. Types: {types}.

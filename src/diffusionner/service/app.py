@@ -36,9 +36,16 @@ def create_app(service: Service) -> FastAPI:
         redoc_url=None,
     )
     app.include_router(make_router(service))
-    app.add_exception_handler(ApiError, _api_error)
-    app.add_exception_handler(HTTPException, _http_error)
     app.add_middleware(RequestMiddleware, metrics=service.metrics, keys=service.keys)
+
+    @app.exception_handler(ApiError)
+    async def api_error(request: Request, error: ApiError) -> Response:
+        return ErrorResponse(error)
+
+    @app.exception_handler(HTTPException)
+    async def http_error(request: Request, error: HTTPException) -> Response:
+        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid")
+        return ErrorResponse(ApiError(error.status_code, code, str(error.detail), error.headers))
 
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
@@ -59,14 +66,3 @@ def create_app(service: Service) -> FastAPI:
 
     app.openapi = openapi  # type: ignore[method-assign]
     return app
-
-
-async def _api_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, ApiError)
-    return ErrorResponse(error)
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid")
-    return ErrorResponse(ApiError(error.status_code, code, str(error.detail), error.headers))

@@ -7,7 +7,6 @@ import logging
 import math
 import time
 from collections.abc import Sequence
-from typing import Protocol
 
 from diffusionner.service.api_errors import ApiError, failed
 from diffusionner.service.limits import (
@@ -19,22 +18,11 @@ from diffusionner.service.limits import (
     Limits,
 )
 from diffusionner.service.metrics import Metrics
+from diffusionner.service.model_process import ModelProcess
 from diffusionner.service.request_queue import QueuedRequest, QueuedText, RequestQueue
-from diffusionner.service.worker import ModelInfo, Operation
+from diffusionner.service.worker import Operation
 
 log = logging.getLogger("diffusionner.service")
-
-
-class Backend(Protocol):
-    """Runs the model."""
-
-    async def info(self) -> ModelInfo:
-        """Return the description of the model, once it is loaded."""
-
-    async def run(self, operation: Operation, texts: Sequence[str]) -> list[bytes]:
-        """Return the result for each text as JSON."""
-
-    def stop(self) -> None: ...
 
 
 class Batcher:
@@ -54,7 +42,7 @@ class Batcher:
         self.changed = asyncio.Condition()
         self.tasks: list[asyncio.Task[None]] = []
 
-    def start(self, backends: Sequence[Backend]) -> None:
+    def start(self, backends: Sequence[ModelProcess]) -> None:
         self.backends = len(backends)
         self.tasks = [asyncio.create_task(self._serve(backend)) for backend in backends]
 
@@ -97,7 +85,7 @@ class Batcher:
         if left:
             self.metrics.dropped.labels(reason).inc(left)
 
-    async def _serve(self, backend: Backend) -> None:
+    async def _serve(self, backend: ModelProcess) -> None:
         queue = self.queue
         while True:
             async with self.changed:
@@ -111,7 +99,7 @@ class Batcher:
             if queue.requests:
                 await self._run(backend, queue.next_batch(BATCH_CHARACTERS))
 
-    async def _run(self, backend: Backend, batch: list[QueuedText]) -> None:
+    async def _run(self, backend: ModelProcess, batch: list[QueuedText]) -> None:
         requests = {id(queued.request) for queued in batch}
         self.single_client = len(requests) == 1
         self.metrics.batch_texts.observe(len(batch))
@@ -132,7 +120,7 @@ class Batcher:
         self.metrics.texts.inc(len(batch))
         self.metrics.characters.inc(characters)
 
-    async def _compute(self, backend: Backend, batch: list[QueuedText]) -> None:
+    async def _compute(self, backend: ModelProcess, batch: list[QueuedText]) -> None:
         """Set the results of a batch; if it fails, retry each text alone."""
         try:
             texts = [queued.text for queued in batch]

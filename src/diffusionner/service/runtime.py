@@ -10,9 +10,10 @@ from typing import Any
 
 from diffusionner.service.api_errors import ApiError
 from diffusionner.service.api_keys import ApiKeys
-from diffusionner.service.batcher import Backend, Batcher
+from diffusionner.service.batcher import Batcher
 from diffusionner.service.limits import Limits
 from diffusionner.service.metrics import Metrics
+from diffusionner.service.model_process import ModelProcess
 from diffusionner.service.worker import ModelInfo
 
 log = logging.getLogger("diffusionner.service")
@@ -22,7 +23,7 @@ class Service:
     def __init__(
         self,
         name: str,
-        start_backends: Callable[[Metrics], Sequence[Backend]],
+        start_backends: Callable[[Metrics], Sequence[ModelProcess]],
         limits: Limits,
         keys: ApiKeys | None = None,
         on_failure: Callable[[], None] = lambda: None,
@@ -59,7 +60,7 @@ class Service:
                 backend.stop()
             log.info("stopped")
 
-    async def _load(self, backends: Sequence[Backend]) -> None:
+    async def _load(self, backends: Sequence[ModelProcess]) -> None:
         try:
             infos = [await backend.info() for backend in backends]
         except Exception as error:
