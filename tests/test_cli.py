@@ -377,7 +377,7 @@ def test_predict_text_from_standard_input(cli, model):
     assert [record["text"] for record in result.records] == ["Ada met Zoë.\nHe left London."]
     result = cli("predict", "--model", model, "-", stdin=b"\xff")
     assert (result.status, result.out) == (2, "")
-    assert "standard input is not UTF-8" in result.err
+    assert "standard input: not UTF-8" in result.err
 
 
 def test_predict_points_to_annotate_for_plain_text(cli, model, monkeypatch):

@@ -235,14 +235,9 @@ def split_sentences(text: str) -> list[TextSentence]:
     sentences: list[TextSentence] = []
     first = 0
     for last in _sentence_ends(text, spans):
-        chosen = spans[first:last]
-        sentences.append(
-            TextSentence(
-                [text[start:end] for start, end in chosen],
-                [start for start, _ in chosen],
-                [end for _, end in chosen],
-            )
-        )
+        starts, ends = map(list, zip(*spans[first:last], strict=True))
+        words = [text[start:end] for start, end in zip(starts, ends, strict=True)]
+        sentences.append(TextSentence(words, starts, ends))
         first = last
     return sentences
 

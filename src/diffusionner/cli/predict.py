@@ -22,6 +22,7 @@ from diffusionner.corpus import Entities
 from diffusionner.drawing.html import write_page
 from diffusionner.errors import DataError, WriteError
 from diffusionner.files import check_writable, refuse_overwrite
+from diffusionner.formats.source import decode
 from diffusionner.storage.registry import DEFAULT
 
 
@@ -111,10 +112,7 @@ def predict(
 
 
 def _read_stdin() -> str:
-    try:
-        return sys.stdin.buffer.read().decode("utf-8-sig").rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        raise DataError(f"standard input is not UTF-8 ({error.reason}); convert it") from error
+    return decode(sys.stdin.buffer.read(), "standard input", True).rstrip("\r\n")
 
 
 def _write(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import anyio
 from starlette.responses import Response
@@ -13,17 +14,14 @@ DRAIN_SECONDS = 3.0  # maximum time to read and discard an oversized body
 CLOSE = {"connection": "close"}
 
 
+@dataclass(eq=False)
 class ApiError(Exception):
-    """An error response: a status, a code for programs and a message for people."""
+    """An error response."""
 
-    def __init__(
-        self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None
-    ) -> None:
-        super().__init__(f"{status} {code}: {message}")
-        self.status = status
-        self.code = code
-        self.message = message
-        self.headers = dict(headers or {})
+    status: int
+    code: str  # for programs
+    message: str  # for people
+    headers: Mapping[str, str] | None = None
 
     def body(self) -> bytes:
         content = {"error": {"code": self.code, "message": self.message}}

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 import traceback
+from dataclasses import dataclass
 from types import TracebackType
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -26,13 +27,13 @@ HEADERS = [
 ]
 
 
+@dataclass
 class RequestMiddleware:
     """The outermost ASGI middleware."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, keys: ApiKeys | None) -> None:
-        self.app = app
-        self.metrics = metrics
-        self.keys = keys
+    app: ASGIApp
+    metrics: Metrics
+    keys: ApiKeys | None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

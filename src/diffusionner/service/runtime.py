@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from diffusionner.service.api_errors import ApiError
@@ -19,24 +20,16 @@ from diffusionner.service.worker import ModelInfo
 log = logging.getLogger("diffusionner.service")
 
 
+@dataclass(eq=False)
 class Service:
-    def __init__(
-        self,
-        name: str,
-        start_backends: Callable[[Metrics], Sequence[ModelProcess]],
-        limits: Limits,
-        keys: ApiKeys | None = None,
-        on_failure: Callable[[], None] = lambda: None,
-    ) -> None:
-        """on_failure: called if the model cannot be loaded."""
-        self.name = name
-        self.start_backends = start_backends
-        self.limits = limits
-        self.keys = keys
-        self.on_failure = on_failure
-        self.metrics = Metrics()
-        self.failure: Exception | None = None
-        self.loaded: ModelInfo | None = None
+    name: str
+    start_backends: Callable[[Metrics], Sequence[ModelProcess]]
+    limits: Limits
+    keys: ApiKeys | None = None
+    on_failure: Callable[[], None] = lambda: None  # called if the model cannot be loaded
+    metrics: Metrics = field(default_factory=Metrics, init=False)
+    failure: Exception | None = field(default=None, init=False)
+    loaded: ModelInfo | None = field(default=None, init=False)
 
     @property
     def model(self) -> ModelInfo:
