@@ -291,7 +291,7 @@ def test_a_broken_card_is_named(models, tmp_path):
 def test_a_provided_model_is_small_and_has_a_card(name, provided):
     folder = provided(name)
     assert (folder / "model.safetensors").stat().st_size <= 45e6
-    about = registry.describe(name).about
+    about = registry.describe(name, folder)
     assert about["license"] and about["description"] and all(f1 > 40 for f1 in about["f1"].values())
     text = (folder / CARD_FILE).read_text(encoding="utf-8")
     for part in ("Intended use", "Limits", "Training data and licences", "Calibration"):

@@ -11,8 +11,8 @@ import pytest
 
 from diffusionner.corpus import Irregular, Sentence, Span
 from diffusionner.evaluation.alignment import align
+from diffusionner.evaluation.matching import Outcome
 from diffusionner.evaluation.page import render
-from diffusionner.evaluation.report import OUTCOMES
 from diffusionner.evaluation.result import Evaluation
 from diffusionner.evaluation.scorer import score_pairs
 
@@ -175,8 +175,8 @@ def test_outcomes_are_distinguishable_without_colour():
     gold = [Span(0, 1, "A"), Span(2, 3, "A"), Span(4, 6, "A"), Span(7, 9, "A"), Span(10, 11, "A")]
     found = [Span(0, 1, "A"), Span(2, 3, "B"), Span(4, 5, "A"), Span(8, 10, "B"), Span(12, 13, "B")]
     page = Page(render(evaluate([Sentence(words, gold)], [Sentence(words, found)]), 1))
-    marks = {style.mark for style in OUTCOMES.values()}
-    assert len(marks) == len(OUTCOMES)
+    marks = {outcome.mark for outcome in Outcome}
+    assert len(marks) == len(Outcome)
     on_entities = {text[0] for text in page.texts["i"] if len(text) > 1}
     assert on_entities == marks
     for mark in marks:

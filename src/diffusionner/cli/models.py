@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
-
-if TYPE_CHECKING:
-    from diffusionner.storage.registry import InstalledModel
 
 
 def models(
@@ -31,7 +28,7 @@ def models(
     * `diffusionner models en`
     """
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
     from diffusionner.storage import registry
@@ -39,23 +36,22 @@ def models(
     if name is not None:
         typer.echo(_card(name), nl=False)
         return
-    found = [registry.describe(one) for one in registry.installed_models()]
+    found = [registry.describe(*one) for one in registry.installed_models().items()]
     if as_json:
-        typer.echo(json.dumps([one.to_dict() for one in found], indent=1, ensure_ascii=False))
+        typer.echo(json.dumps(found, indent=1, ensure_ascii=False))
         return
     if not found:
         typer.echo("No model is installed. In a clone of the repository: pip install ./models/en")
         return
-    table = Table()
-    for heading in ("name", "description", "types", "F1", "licence"):
-        table.add_column(heading)
-    table.add_column("MB", justify="right")
+    table = Table("name", "description", "types", "F1", "licence", Column("MB", justify="right"))
     for one in found:
         table.add_row(*map(Text, _cells(one)))
     console = Console()
     console.print(table)
     for one in found:
-        console.print(f"{one.name}: {one.folder}", markup=False, highlight=False, soft_wrap=True)
+        console.print(
+            f"{one['name']}: {one['folder']}", markup=False, highlight=False, soft_wrap=True
+        )
 
 
 def _card(name: str) -> str:
@@ -74,10 +70,9 @@ def _card(name: str) -> str:
         ) from error
 
 
-def _cells(model: InstalledModel) -> list[str]:
+def _cells(model: dict[str, Any]) -> list[str]:
     """Return a row of the table; values missing from the card stay empty."""
-    about = model.about
-    f1 = "\n".join(f"{corpus} {value}" for corpus, value in about.get("f1", {}).items())
-    description = f"{about.get('description', '')} ({about.get('language', '?')})"
-    licence, size = str(about.get("license", "")), f"{model.size / 1e6:.1f}"
-    return [model.name, description, ", ".join(model.labels), f1, licence, size]
+    f1 = "\n".join(f"{corpus} {value}" for corpus, value in model.get("f1", {}).items())
+    description = f"{model.get('description', '')} ({model.get('language', '?')})"
+    licence, size = str(model.get("license", "")), f"{model['bytes'] / 1e6:.1f}"
+    return [model["name"], description, ", ".join(model["labels"]), f1, licence, size]

@@ -55,14 +55,6 @@ class SliceCounts(Counts):
 
 
 @dataclass(frozen=True, slots=True)
-class SentenceCounts:
-    """Arrays [sentences, 3] of correct, predicted and gold counts, for resampling."""
-
-    measures: dict[str, IntArray]  # "micro" (strict), "overlap", "boundaries" ...
-    per_type: dict[str, IntArray]  # strict
-
-
-@dataclass(frozen=True, slots=True)
 class Average:
     """Unweighted mean of each metric over the entity types."""
 

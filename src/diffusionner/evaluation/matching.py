@@ -18,12 +18,16 @@ from diffusionner.evaluation.mentions import Mention, common_characters
 
 
 class Outcome(Enum):
-    CORRECT = "correct"
-    TYPE = "type"  # correct boundaries, wrong type
-    BOUNDARY = "boundary"  # correct type, overlapping boundaries
-    BOTH = "both"  # wrong type, overlapping boundaries
-    MISSED = "missed"
-    SPURIOUS = "spurious"
+    CORRECT = "correct", "boundaries and type", "✓", "c"
+    TYPE = "wrong type", "correct boundaries", "≠", "t"
+    BOUNDARY = "wrong boundary", "correct type, overlap", "↔", "b"
+    BOTH = "both wrong", "overlap", "✗", "x"
+    MISSED = "missed", "gold without partner", "−", "m"
+    SPURIOUS = "spurious", "predicted without partner", "+", "s"
+
+    def __init__(self, title: str, meaning: str, mark: str, css_class: str) -> None:
+        self.title, self.meaning, self.mark = title, meaning, mark
+        self.css_class = css_class  # a single letter, because the page repeats it for every entity
 
 
 class Match(NamedTuple):

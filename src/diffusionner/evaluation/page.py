@@ -16,7 +16,7 @@ from string import Template
 from diffusionner.corpus import Sentence
 from diffusionner.evaluation.matching import Match, Outcome, match_mentions
 from diffusionner.evaluation.mentions import JoinedWords, Mention
-from diffusionner.evaluation.report import OUTCOMES, OutcomeStyle, Pair, ScoreTable
+from diffusionner.evaluation.report import Pair, ScoreTable
 from diffusionner.evaluation.result import Evaluation
 
 # The lanes of one side, nearest to the words first: the segment drawn at each word.
@@ -26,9 +26,11 @@ _Lanes = list[dict[int, str]]
 def render(evaluation: Evaluation, max_sentences: int) -> str:
     """Return the page with at most `max_sentences` sentences, those with errors first."""
     report = evaluation.report
-    chosen = _choose(report.pairs, max_sentences)
+    pairs = report.pairs
+    errors_first = sorted(range(len(pairs)), key=lambda i: pairs[i].gold == pairs[i].predicted)
+    chosen = sorted(errors_first[:max_sentences])
     labels = {label: number for number, label in enumerate(report.per_type)}
-    sentences = [_sentence(number + 1, report.pairs[number], labels) for number in chosen]
+    sentences = [_sentence(number + 1, pairs[number], labels) for number in chosen]
     lanes = max((below for _, below in sentences), default=0)
     style = _file("report.css") + "".join(f".v{n}{{--below:{n}}}\n" for n in range(1, lanes + 1))
     script = _file("report.js")
@@ -44,26 +46,20 @@ def render(evaluation: Evaluation, max_sentences: int) -> str:
         caption=escape(evaluation.caption),
         tables="\n".join(_table(table) for table in evaluation.tables),
         legend="".join(
-            f'<li><i class="{style.css_class} S E">{style.mark}</i> {style.name}</li>'
-            for style in OUTCOMES.values()
+            f'<li><i class="{outcome.css_class} S E">{outcome.mark}</i> {outcome.title}</li>'
+            for outcome in Outcome
         ),
         outcomes="".join(
-            f'<label><input type="checkbox" checked value="{OUTCOMES[outcome].css_class}"> '
-            f"{OUTCOMES[outcome].mark} {OUTCOMES[outcome].name} ({count})</label>"
+            f'<label><input type="checkbox" checked value="{outcome.css_class}"> '
+            f"{outcome.mark} {outcome.title} ({count})</label>"
             for outcome, count in report.errors.items()
         ),
         types="".join(
             f'<option value="{number}">{escape(label)}</option>' for label, number in labels.items()
         ),
-        coverage=_coverage(report.pairs, chosen),
+        coverage=_coverage(pairs, chosen),
         sentences="\n".join(html for html, _ in sentences),
     )
-
-
-def _choose(pairs: Sequence[Pair], max_sentences: int) -> list[int]:
-    """Return the sorted indices of the sentences to show."""
-    errors_first = sorted(range(len(pairs)), key=lambda i: pairs[i].gold == pairs[i].predicted)
-    return sorted(errors_first[:max_sentences])
 
 
 def _coverage(pairs: Sequence[Pair], chosen: Sequence[int]) -> str:
@@ -81,11 +77,11 @@ def _table(table: ScoreTable) -> str:
     head = "".join(f'<th scope="col">{escape(text)}</th>' for text in table.headings)
     bodies = []
     for section in filter(None, table.sections):
-        rows = []
+        rows = ""
         for name, *cells in section:
             columns = "".join(f"<td>{escape(text)}</td>" for text in cells)
-            rows.append(f'<tr><th scope="row">{escape(name)}</th>{columns}</tr>')
-        bodies.append(f"<tbody>{''.join(rows)}</tbody>")
+            rows += f'<tr><th scope="row">{escape(name)}</th>{columns}</tr>'
+        bodies.append(f"<tbody>{rows}</tbody>")
     note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
     # A focusable region, so that a wide table can be scrolled with the keyboard.
     return (
@@ -111,7 +107,7 @@ def _sentence(number: int, pair: Pair, labels: Mapping[str, int]) -> tuple[str, 
     )
     # What the page filters by: the outcome and the number of the label.
     keys = {
-        f"{OUTCOMES[outcome].css_class}{labels[mention.label]}"
+        f"{outcome.css_class}{labels[mention.label]}"
         for outcome, *mentions in matches
         for mention in mentions
         if mention is not None
@@ -142,28 +138,19 @@ def _lanes(mentions: Sequence[tuple[Outcome, Mention | None]], joined: JoinedWor
         else:
             lane = {}
             lanes.append(lane)
-        lane.update(_segments(OUTCOMES[outcome], mention, parts, room))
+        covered = {word for first, last in parts for word in range(first, last)}
+        for word in room:
+            classes = {
+                outcome.css_class: True,
+                "S": word == room[0],
+                "E": word == room[-1],
+                "gap": word not in covered,  # between the parts, only a line
+                "cut": word in covered and not mention.regular,
+            }
+            text = f"{outcome.mark} {escape(mention.label)}" if word == room[0] else ""
+            names = " ".join(name for name, applies in classes.items() if applies)
+            lane[word] = f'<i class="{names}">{text}</i>'
     return lanes
-
-
-def _segments(
-    style: OutcomeStyle, mention: Mention, parts: Sequence[tuple[int, int]], room: range
-) -> dict[int, str]:
-    """Return one segment for each word; between the parts it is only a line."""
-    covered = {word for first, last in parts for word in range(first, last)}
-    segments = {}
-    for word in room:
-        classes = {
-            style.css_class: True,
-            "S": word == room[0],
-            "E": word == room[-1],
-            "gap": word not in covered,
-            "cut": word in covered and not mention.regular,
-        }
-        text = f"{style.mark} {escape(mention.label)}" if word == room[0] else ""
-        names = " ".join(name for name, applies in classes.items() if applies)
-        segments[word] = f'<i class="{names}">{text}</i>'
-    return segments
 
 
 def _word_html(index: int, word: str, above: _Lanes, below: _Lanes) -> str:
@@ -184,22 +171,16 @@ def _stack(index: int, lanes: _Lanes) -> list[str]:
 def _describe(match: Match, sentence: Sentence) -> str:
     joined = " ".join(sentence.words)
 
-    def label(mention: Mention) -> str:
-        return f"<bdi>{escape(mention.label)}</bdi>"
-
-    def text(mention: Mention) -> str:
+    def entity_html(mention: Mention) -> str:
         parts = " … ".join(escape(joined[max(0, start) : end]) for start, end in mention.parts)
-        return f"<q><bdi>{parts}</bdi></q>"
+        return f"<bdi>{escape(mention.label)}</bdi> <q><bdi>{parts}</bdi></q>"
 
     outcome, gold, predicted = match
-    style = OUTCOMES[outcome]
-    head = f'<b class="{style.css_class}">{style.mark} {style.name}</b> '
-    if gold is None or predicted is None:
-        mention = gold or predicted
-        assert mention is not None
-        return head + f"{label(mention)} {text(mention)}"
-    return head + (
-        f"gold {label(gold)} {text(gold)}, predicted {label(predicted)} {text(predicted)}"
+    head = f'<b class="{outcome.css_class}">{outcome.mark} {outcome.title}</b> '
+    shown = [("gold ", gold), ("predicted ", predicted)]
+    sides = [(side, mention) for side, mention in shown if mention is not None]
+    return head + ", ".join(
+        f"{side if len(sides) > 1 else ''}{entity_html(mention)}" for side, mention in sides
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +14,8 @@ from diffusionner.evaluation.counts import (
     METRICS,
     Average,
     Counts,
+    IntArray,
     Row,
-    SentenceCounts,
     SliceCounts,
     row_to_dict,
 )
@@ -25,23 +25,6 @@ from diffusionner.evaluation.significance import Intervals
 from diffusionner.inference.calibration import expected_calibration_error
 
 _METRIC_NAMES = ("precision", "recall", "F1")
-
-
-class OutcomeStyle(NamedTuple):
-    name: str
-    meaning: str
-    mark: str
-    css_class: str  # a single letter, because the page repeats it for every entity
-
-
-OUTCOMES = {
-    Outcome.CORRECT: OutcomeStyle("correct", "boundaries and type", "✓", "c"),
-    Outcome.TYPE: OutcomeStyle("wrong type", "correct boundaries", "≠", "t"),
-    Outcome.BOUNDARY: OutcomeStyle("wrong boundary", "correct type, overlap", "↔", "b"),
-    Outcome.BOTH: OutcomeStyle("both wrong", "overlap", "✗", "x"),
-    Outcome.MISSED: OutcomeStyle("missed", "gold without partner", "−", "m"),
-    Outcome.SPURIOUS: OutcomeStyle("spurious", "predicted without partner", "+", "s"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +93,16 @@ class Report:
     # (gold label, predicted label) of mentions with equal boundaries; None for no partner.
     confusion: dict[tuple[str | None, str | None], int]
     pairs: list[Pair] = field(repr=False, compare=False)
-    sentence_counts: SentenceCounts = field(repr=False, compare=False)
+    # Correct, predicted and gold counts of each sentence, [sentences, 3], for resampling.
+    measure_counts: dict[str, IntArray] = field(repr=False, compare=False)
+    type_counts: dict[str, IntArray] = field(repr=False, compare=False)  # strict
     prediction_scores: PredictionScores | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         return str(self.summary())
 
     def summary(self, intervals: Intervals | None = None, title: str = "") -> ScoreTable:
-        """Return _percentages and the number of gold entities, overall and for each type."""
+        """Return percentages and the number of gold entities, overall and for each type."""
 
         def cells(name: str, row: Row, key: str = "", label: str = "") -> list[str]:
             between = []
@@ -143,11 +128,6 @@ class Report:
         headings = ["", *_METRIC_NAMES, *middle, "support"]
         return ScoreTable(title, headings, [rows, types])
 
-    def details(self) -> list[ScoreTable]:
-        """Return all tables except the summary, the widest last."""
-        make = (_error_table, _slice_table, _overlap_table, _confusion_table)
-        return [table(self) for table in make]
-
     def to_dict(self) -> dict[str, Any]:
         """Return all scores as plain values for JSON; what does not occur is left out."""
         names: list[str | None] = [*self.per_type, None]
@@ -158,7 +138,7 @@ class Report:
             "sentences": self.sentences,
             **{name: row_to_dict(getattr(self, name)) for name in rows},
             **{name: _rows_to_dict(getattr(self, name)) for name in groups},
-            "errors": {outcome.value: count for outcome, count in self.errors.items()},
+            "errors": {outcome.name.lower(): count for outcome, count in self.errors.items()},
             # Rows are gold labels, columns predicted ones; the last of each means no entity.
             "confusion": {"labels": names[:-1], "counts": counts},
         }
@@ -179,6 +159,25 @@ class Report:
         return bool(self.irregular.gold or self.irregular.predicted)
 
 
+def detail_tables(report: Report) -> list[ScoreTable]:
+    """Return all tables except the summary, the widest last."""
+    labels: list[str | None] = [*report.per_type, None]
+    rows = [
+        [label or "none", *(str(report.confusion.get((label, other), "·")) for other in labels)]
+        for label in labels
+    ]
+    confusion = ScoreTable(
+        "Types of entities with the same boundaries",
+        ["gold ↓ predicted →", *(label or "none" for label in labels)],
+        [rows[:-1], rows[-1:]],
+        "none: the other side has no entity with these boundaries",
+    )
+    types = report.overlap_per_type
+    rows = [[label, *_percentages(row), str(row.gold)] for label, row in types.items()]
+    overlap = ScoreTable("Overlap by type", ["", *_METRIC_NAMES, "support"], [rows])
+    return [_error_table(report), _slice_table(report), overlap, confusion]
+
+
 def _error_table(report: Report) -> ScoreTable:
     def share(count: int, total: int) -> str:
         return f"{100 * count / total:.2f}%" if total else ""
@@ -187,8 +186,7 @@ def _error_table(report: Report) -> ScoreTable:
     for outcome, count in report.errors.items():
         of_gold = "" if outcome is Outcome.SPURIOUS else share(count, report.micro.gold)
         of_predicted = "" if outcome is Outcome.MISSED else share(count, report.micro.predicted)
-        name = f"{OUTCOMES[outcome].name} ({OUTCOMES[outcome].meaning})"
-        rows.append([name, str(count), of_gold, of_predicted])
+        rows.append([f"{outcome.title} ({outcome.meaning})", str(count), of_gold, of_predicted])
     headings = ["", "count", "of gold", "of predicted"]
     note = "all but spurious sum to gold, all but missed to predicted"
     return ScoreTable("Errors", headings, [rows], note)
@@ -210,24 +208,6 @@ def _slice_table(report: Report) -> ScoreTable:
     headings = ["", *_METRIC_NAMES, "gold", "found", "predicted"]
     note = "depth: number of containing entities; words, sentence: length in words"
     return ScoreTable("Strict scores by depth and length", headings, sections, note)
-
-
-def _overlap_table(report: Report) -> ScoreTable:
-    types = report.overlap_per_type
-    rows = [[label, *_percentages(row), str(row.gold)] for label, row in types.items()]
-    return ScoreTable("Overlap by type", ["", *_METRIC_NAMES, "support"], [rows])
-
-
-def _confusion_table(report: Report) -> ScoreTable:
-    labels: list[str | None] = [*report.per_type, None]
-    rows = [
-        [label or "none", *(str(report.confusion.get((label, other), "·")) for other in labels)]
-        for label in labels
-    ]
-    headings = ["gold ↓ predicted →", *(label or "none" for label in labels)]
-    title = "Types of entities with the same boundaries"
-    note = "none: the other side has no entity with these boundaries"
-    return ScoreTable(title, headings, [rows[:-1], rows[-1:]], note)
 
 
 def _rows_to_dict(rows: Mapping[str, Row]) -> dict[str, dict[str, Any]]:

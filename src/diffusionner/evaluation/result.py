@@ -9,7 +9,7 @@ from typing import Any
 from diffusionner.corpus import Sentence
 from diffusionner.data.fingerprint import Fingerprint, fingerprint
 from diffusionner.evaluation.alignment import align
-from diffusionner.evaluation.report import Report, ScoreTable, percent_range
+from diffusionner.evaluation.report import Report, ScoreTable, detail_tables, percent_range
 from diffusionner.evaluation.scorer import score_pairs
 from diffusionner.evaluation.significance import (
     LEVEL,
@@ -66,10 +66,10 @@ class Evaluation:
         by_characters: bool = False,
     ) -> Evaluation:
         """Compute the intervals of a report; names: of the gold corpus and of the prediction."""
-        counts = report.sentence_counts
+        counts = report.measure_counts
         ranges = Intervals(
-            {name: interval(counts.measures[name], resamples, seed) for name in MEASURES},
-            {label: interval(rows, resamples, seed) for label, rows in counts.per_type.items()},
+            {name: interval(counts[name], resamples, seed) for name in MEASURES},
+            {label: interval(rows, resamples, seed) for label, rows in report.type_counts.items()},
         )
         data = fingerprint(_gold_sentences(report))
         return cls(report, *names, data, ranges, resamples, seed, by_characters)
@@ -78,7 +78,7 @@ class Evaluation:
         """Add a comparison with a second prediction for the same gold sentences."""
         pairs, _ = align(_gold_sentences(self.report), other, (self.gold_name, name))
         report = score_pairs(pairs)
-        ours, theirs = self.report.sentence_counts.measures, report.sentence_counts.measures
+        ours, theirs = self.report.measure_counts, report.measure_counts
         differences = {
             measure: difference(ours[measure], theirs[measure], self.resamples, self.seed)
             for measure in MEASURES
@@ -90,7 +90,7 @@ class Evaluation:
         """All tables, the widest last."""
         comparison = [] if self.other is None else [self.other.table(self.report)]
         summary = self.report.summary(self.intervals, "Scores")
-        return [summary, *comparison, *self.report.details()]
+        return [summary, *comparison, *detail_tables(self.report)]
 
     @property
     def caption(self) -> str:

@@ -19,13 +19,7 @@ from typing import Any
 import numpy as np
 
 from diffusionner.corpus import Entity, Sentence, Span, is_annotated
-from diffusionner.evaluation.counts import (
-    Average,
-    Counts,
-    IntArray,
-    SentenceCounts,
-    SliceCounts,
-)
+from diffusionner.evaluation.counts import Average, Counts, IntArray, SliceCounts
 from diffusionner.evaluation.matching import Match, Outcome, count_overlapping, match_mentions
 from diffusionner.evaluation.mentions import JoinedWords, Mention, nesting, sentence_mentions
 from diffusionner.evaluation.report import Pair, Report
@@ -67,9 +61,9 @@ def score_sentences(gold: Sequence[Sentence], predicted: Sequence[Entities]) -> 
 def score_pairs(pairs: list[Pair]) -> Report:
     """Score pairs of gold and predicted mentions."""
     overlaps = [count_overlapping(pair.gold, pair.predicted) for pair in pairs]
-    counts = _count_sentences(pairs, overlaps)
-    total = {name: _total(rows) for name, rows in counts.measures.items()}
-    per_type = {label: _total(rows) for label, rows in counts.per_type.items()}
+    measure_counts, type_counts = _count_sentences(pairs, overlaps)
+    total = {name: Counts(*rows.sum(axis=0).tolist()) for name, rows in measure_counts.items()}
+    per_type = {name: Counts(*rows.sum(axis=0).tolist()) for name, rows in type_counts.items()}
     overlap_per_type = {
         label: replace(row, correct=sum(overlap[label] for overlap in overlaps))
         for label, row in per_type.items()
@@ -95,7 +89,8 @@ def score_pairs(pairs: list[Pair]) -> Report:
         errors={outcome: outcomes[outcome] for outcome in Outcome},
         confusion=_confusion(matches),
         pairs=pairs,
-        sentence_counts=counts,
+        measure_counts=measure_counts,
+        type_counts=type_counts,
     )
 
 
@@ -107,7 +102,10 @@ def _check_lengths(gold: Sequence[object], predicted: Sequence[object]) -> None:
         )
 
 
-def _count_sentences(pairs: Sequence[Pair], overlaps: Sequence[Counter[str]]) -> SentenceCounts:
+def _count_sentences(
+    pairs: Sequence[Pair], overlaps: Sequence[Counter[str]]
+) -> tuple[dict[str, IntArray], dict[str, IntArray]]:
+    """Return the counts of each measure and, for the strict one, of each label."""
     labels = sorted({m.label for pair in pairs for m in pair.gold | pair.predicted})
     names = ("micro", "boundaries", "overlap", "types", "irregular")
     measures = {name: np.zeros((len(pairs), 3), np.int64) for name in names}
@@ -115,7 +113,10 @@ def _count_sentences(pairs: Sequence[Pair], overlaps: Sequence[Counter[str]]) ->
     for i, pair in enumerate(pairs):
         gold, predicted = pair.gold, pair.predicted
         sizes = len(predicted), len(gold)
-        correct, in_predicted, in_gold = map(_labels, (gold & predicted, predicted, gold))
+        correct, in_predicted, in_gold = (
+            Counter(mention.label for mention in each)
+            for each in (gold & predicted, predicted, gold)
+        )
         measures["micro"][i] = len(gold & predicted), *sizes
         measures["overlap"][i] = overlaps[i].total(), *sizes
         measures["types"][i] = (in_gold & in_predicted).total(), *sizes
@@ -125,19 +126,11 @@ def _count_sentences(pairs: Sequence[Pair], overlaps: Sequence[Counter[str]]) ->
         )
         for label in in_predicted | in_gold:
             per_type[label][i] = correct[label], in_predicted[label], in_gold[label]
-    return SentenceCounts(measures, per_type)
-
-
-def _labels(mentions: frozenset[Mention]) -> Counter[str]:
-    return Counter(mention.label for mention in mentions)
+    return measures, per_type
 
 
 def _compare(gold: set[Any], predicted: set[Any]) -> tuple[int, int, int]:
     return len(gold & predicted), len(predicted), len(gold)
-
-
-def _total(rows: IntArray) -> Counts:
-    return Counts(*rows.sum(axis=0).tolist())
 
 
 def _confusion(matches: Sequence[Match]) -> dict[tuple[str | None, str | None], int]:

@@ -102,18 +102,11 @@ def load(folder: str | Path) -> tuple[Network, SubwordTokenizer, Settings]:
     try:
         with _SkipInit():
             transformer = _build_encoder(config["encoder_config"])
+            network = network_class(settings.method)(transformer, config["labels"], settings)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(
-            f"{folder / 'config.json'}: the installed transformers does not know the encoder in "
-            f"encoder_config ({error}); update transformers or restore the file"
-        ) from error
-    try:
-        with _SkipInit():
-            network = network_class(settings.method)(transformer, config["labels"], settings)
-    except RuntimeError as error:  # a size that does not fit into memory
-        raise CheckpointError(
-            f"{folder / 'config.json'}: no network can be built from its settings ({error}); "
-            "restore the file from a good copy"
+            f"{folder / 'config.json'}: the installed transformers can build no network from it "
+            f"({error}); update transformers or restore the file from a good copy"
         ) from error
     load_weights(network, folder / "model.safetensors", assign=True)
     return network.eval(), _read_tokenizer(folder, transformer), settings

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,27 +18,6 @@ DEFAULT = "en"
 PROVIDED = (DEFAULT, "bio")  # the packages in models/ of the repository
 _HUB_NAME = re.compile(r"(\w[\w.-]*)/\w[\w.-]*", re.ASCII)
 _HUB_FILES = ["*.safetensors", "*.json", "*.txt", "*.onnx"]  # nothing that could contain code
-
-
-@dataclass(frozen=True)
-class InstalledModel:
-    """Description of an installed model."""
-
-    name: str
-    folder: Path
-    labels: list[str]
-    size: int  # of all files, in bytes
-    about: dict[str, Any]  # front matter of the model card; empty without a card
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the description as JSON-compatible values."""
-        return {
-            "name": self.name,
-            "folder": str(self.folder),
-            "labels": self.labels,
-            "bytes": self.size,
-            **self.about,
-        }
 
 
 def installed_models() -> dict[str, Path]:
@@ -85,15 +63,17 @@ def find_model(model: str | Path | None = None) -> Path:
             f"no model in '{place}': there is no such folder and no installed model has that name "
             f"({_installed_names()})"
         )
-    return _download(place) if _is_hub_name(place) else Path(place)
+    hub_name = _HUB_NAME.fullmatch(place)
+    # If there is a folder `runs`, runs/model is a mistyped path.
+    return _download(place) if hub_name and not Path(hub_name[1]).is_dir() else Path(place)
 
 
-def describe(name: str) -> InstalledModel:
-    """Return the description of an installed model."""
-    folder = installed_models()[name]
+def describe(name: str, folder: Path) -> dict[str, Any]:
+    """Return the labels and size of an installed model, and the front matter of its card."""
     labels = read_config(folder)["labels"]
     size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
-    return InstalledModel(name, folder, labels, size, front_matter(folder / CARD))
+    values = {"name": name, "folder": str(folder), "labels": labels, "bytes": size}
+    return values | front_matter(folder / CARD)
 
 
 def front_matter(card: Path) -> dict[str, Any]:
@@ -110,12 +90,6 @@ def front_matter(card: Path) -> dict[str, Any]:
 
 def _installed_names() -> str:
     return f"installed: {', '.join(installed_models()) or 'none'}"
-
-
-def _is_hub_name(name: str) -> bool:
-    """Check for user/model. If there is a folder `runs`, runs/model is a mistyped path instead."""
-    found = _HUB_NAME.fullmatch(name)
-    return found is not None and not Path(found[1]).is_dir()
 
 
 def _download(name: str) -> Path:
