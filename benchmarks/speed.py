@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from diffusionner.cli import options
-from diffusionner.cli.data.shared import Format, Json, write_json
+from diffusionner.cli.data.shared import Format, Json
 from diffusionner.errors import SettingsError
+from diffusionner.files import to_json, write_bytes
 
 if TYPE_CHECKING:
     from diffusionner.settings import Settings
@@ -134,7 +135,7 @@ def speed(
 
     def save(record: dict[str, Any]) -> None:
         if json_path is not None:
-            write_json(json_path, record)
+            write_bytes(json_path, to_json(record))
 
     with options.progress() as progress:
         record = run(request, progress, save)

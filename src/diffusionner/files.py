@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import stat
@@ -35,6 +36,12 @@ def write_atomically(path: Path, write: Writer) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     write_all_or_none({path: bytes_writer(content)})
+
+
+def to_json(value: Any) -> bytes:
+    """Return indented JSON. A file name need not be valid Unicode: it is written with escapes."""
+    text = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+    return text.encode("utf-8", "backslashreplace")
 
 
 def bytes_writer(content: bytes) -> Writer:

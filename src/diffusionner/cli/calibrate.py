@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from functools import partial
 from pathlib import Path
@@ -13,9 +12,8 @@ import typer
 from diffusionner.cli import options
 from diffusionner.cli.data.shared import Format
 from diffusionner.cli.messages import say
-from diffusionner.files import bytes_writer, refuse_overwrite, write_all_or_none
+from diffusionner.files import bytes_writer, refuse_overwrite, to_json, write_all_or_none
 from diffusionner.storage import registry
-from diffusionner.storage.registry import DEFAULT
 
 if TYPE_CHECKING:
     from diffusionner.storage.calibration import Calibration
@@ -27,7 +25,7 @@ def calibrate(
     scores_of: Annotated[
         str | None, typer.Option("--scores-of", help="Copy the calibration of this model instead.")
     ] = None,
-    model: options.Model = DEFAULT,
+    model: options.Model = registry.DEFAULT,
     format: Format = None,
     device: options.Device = None,
 ) -> None:
@@ -115,8 +113,7 @@ def _write(output: Path, source: Path, calibration: Calibration) -> None:
     config = read_config(source)
     config["calibration"] = calibration.to_dict()
     config["settings"]["inference"] |= {"threshold": None, "phi": None}
-    text = json.dumps(config, indent=1, ensure_ascii=False) + "\n"
     # The card and the test scores describe the old calibration.
     names = {file.name for file in model_files(source)} - {"config.json", CARD, TEST_SCORES}
     copies = {output / name: partial(shutil.copyfile, source / name) for name in sorted(names)}
-    write_all_or_none({**copies, output / "config.json": bytes_writer(text.encode())})
+    write_all_or_none({**copies, output / "config.json": bytes_writer(to_json(config))})

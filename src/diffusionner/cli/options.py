@@ -16,7 +16,8 @@ import typer
 if TYPE_CHECKING:
     from diffusionner.inference.pipeline import DiffusionNER
 
-ProgressCallback = Callable[[str, int, int], None]  # task, amount done, total amount
+# Task, amount done, total amount if known.
+ProgressCallback = Callable[[str, int, int | None], None]
 
 MODEL_HELP = "Installed model (see `models`), model folder, or name on the Hugging Face hub."
 Model = Annotated[str, typer.Option("--model", help=MODEL_HELP)]
@@ -74,13 +75,14 @@ def load_model(model: str | Path, device: str | None) -> DiffusionNER:
 def progress() -> Iterator[ProgressCallback]:
     """Show a progress bar on a terminal; yield a function to update it."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import Progress
 
     errors = Console(stderr=True)
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task("", total=None)
 
-        def update(description: str, done: int, total: int) -> None:
-            bar.update(task, description=description, completed=done, total=total)
+        def update(description: str, done: int, total: int | None) -> None:
+            bar.update(task, description=escape(description), completed=done, total=total)
 
         yield update

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -82,13 +81,11 @@ def show_and_write(
     from rich.console import Console
 
     from diffusionner.evaluation.page import render
-    from diffusionner.files import bytes_writer, write_all_or_none
+    from diffusionner.files import bytes_writer, to_json, write_all_or_none
 
     writers = {}
     if json_path is not None:
-        text = json.dumps({**about, **evaluation.to_dict()}, indent=1, ensure_ascii=False) + "\n"
-        # A file name need not be valid Unicode; JSON can represent it with escapes.
-        writers[json_path] = bytes_writer(text.encode("utf-8", "backslashreplace"))
+        writers[json_path] = bytes_writer(to_json({**about, **evaluation.to_dict()}))
     if html_path is not None:
         page = render(evaluation, html_sentences)
         writers[html_path] = bytes_writer(page.encode("utf-8", "replace"))

@@ -119,7 +119,7 @@ class Checker:
         doc: str | None = None
         batch: list[Sentence] = []
         count = 0
-        for sentence in self._read(path, format, refused):
+        for sentence in formats.iterate_with_errors(path, format, refused):
             count += 1
             if sentence.doc is not None and sentence.doc != doc and sentence.doc in documents:
                 message = f"document {sentence.doc} continues here after other sentences"
@@ -145,12 +145,6 @@ class Checker:
             self.findings.add("unreadable", *_split_place(str(error), str(path)))
         if not count and not refused:
             self.findings.add("unreadable", str(path), "the file contains no sentences")
-
-    def _read(self, path: Path, format: str | None, refused: list[DataError]) -> Iterator[Sentence]:
-        try:
-            yield from formats.iterate_with_errors(path, format, refused)
-        except DataError as error:  # for example an unknown format
-            refused.append(error)
 
     def _check_entities(self, sentence: Sentence) -> list[Span]:
         """Return the distinct valid entities."""

@@ -154,13 +154,13 @@ def _lanes(mentions: Sequence[tuple[Outcome, Mention | None]], joined: JoinedWor
 
 
 def _word_html(index: int, word: str, above: _Lanes, below: _Lanes) -> str:
-    over, under = _stack(index, above), _stack(index, below)
+    over, under = _segments(index, above), _segments(index, below)
     depth = f" v{len(under)}" if under else ""
     body = "".join(reversed(over)) + f"<b>{escape(word)}</b>" + "".join(under)
     return f'<span class="w{depth}">{body}</span>'
 
 
-def _stack(index: int, lanes: _Lanes) -> list[str]:
+def _segments(index: int, lanes: _Lanes) -> list[str]:
     """Return the segments at a word, with blanks for empty lanes up to the last used one."""
     segments = [lane.get(index) for lane in lanes]
     while segments and segments[-1] is None:

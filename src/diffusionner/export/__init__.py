@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -13,7 +12,7 @@ from diffusionner.errors import DiffusionNERError, SettingsError, nearest
 from diffusionner.evaluation import score_sentences
 from diffusionner.export.graphs import write_graphs
 from diffusionner.export.int8 import quantise
-from diffusionner.files import write_folders
+from diffusionner.files import to_json, write_folders
 from diffusionner.inference.pipeline import DiffusionNER
 from diffusionner.storage.checkpoint import tokenizer_files
 from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE, new_config
@@ -52,10 +51,9 @@ def export(
                 f"exporting needs the package '{package}'; install it with: "
                 "pip install onnx onnxruntime onnxscript"
             )
-    result: Exported | None = None
+    results: list[Exported] = []
 
     def fill(folder: Path) -> None:
-        nonlocal result
         progress("writing the graphs")
         write_graphs(ner, folder)
         _write_rest(ner, folder)
@@ -77,11 +75,10 @@ def export(
                 "float32, or a larger dev corpus"
             )
         size = sum((folder / name).stat().st_size for name in (ENCODER_FILE, DENOISER_FILE))
-        result = Exported(before, after, size)
+        results.append(Exported(before, after, size))
 
     write_folders({output: fill})
-    assert result is not None
-    return result
+    return results[0]
 
 
 def _write_rest(ner: DiffusionNER, folder: Path) -> None:
@@ -90,8 +87,7 @@ def _write_rest(ner: DiffusionNER, folder: Path) -> None:
     calibration = None if ner.calibration is None else ner.calibration.to_dict()
     config = new_config(ner.labels, ner.settings, calibration)
     config["tokenizer"] = {"limit": subwords.limit, **special}
-    text = json.dumps(config, indent=1, ensure_ascii=False) + "\n"
-    (folder / "config.json").write_text(text, encoding="utf-8")
+    (folder / "config.json").write_bytes(to_json(config))
     (folder / "tokenizer.json").write_bytes(tokenizer_files(subwords)["tokenizer.json"])
 
 

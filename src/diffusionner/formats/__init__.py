@@ -87,16 +87,12 @@ def iterate_with_errors(
     path: str | os.PathLike[str], format: str | None, errors: list[DataError]
 ) -> Iterator[Sentence]:
     """Iterate over the unchecked sentences of a file, collecting errors instead of raising."""
-    source = Source(Path(path), errors)
-    chosen, options = resolve_input_format(source.path, format)
-
-    def sentences() -> Iterator[Sentence]:
-        try:
-            yield from chosen.read(source, options)
-        except DataError as error:  # the rest cannot be read
-            errors.append(error)
-
-    return sentences()
+    try:
+        source = Source(Path(path), errors)
+        chosen, options = resolve_input_format(source.path, format)
+        yield from chosen.read(source, options)
+    except DataError as error:  # the rest cannot be read
+        errors.append(error)
 
 
 def write(

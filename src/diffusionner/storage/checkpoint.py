@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -16,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from diffusionner.batching.subwords import BACKEND_FILE, SubwordTokenizer
 from diffusionner.errors import CheckpointError, WriteError
-from diffusionner.files import bytes_writer, write_all_or_none
+from diffusionner.files import bytes_writer, to_json, write_all_or_none
 from diffusionner.methods import network_class
 from diffusionner.model import bert
 from diffusionner.model.base import Network
@@ -42,11 +41,8 @@ def save(
         encoder_config.pop(name, None)
     values = None if calibration is None else calibration.to_dict()
     config = new_config(network.labels, settings, values) | {"encoder_config": encoder_config}
-    text = json.dumps(config, indent=1, ensure_ascii=False) + "\n"
-    writers = {
-        folder / name: bytes_writer(content) for name, content in tokenizer_files(tokenizer).items()
-    }
-    writers[folder / "config.json"] = bytes_writer(text.encode())
+    files = {**tokenizer_files(tokenizer), "config.json": to_json(config)}
+    writers = {folder / name: bytes_writer(content) for name, content in files.items()}
     writers[folder / "model.safetensors"] = tensor_writer(
         pack(network.state_dict(), precision), {"format": "pt"}
     )

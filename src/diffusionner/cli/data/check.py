@@ -11,6 +11,7 @@ import typer
 
 from diffusionner.cli.data import shared
 from diffusionner.cli.messages import say
+from diffusionner.files import to_json, write_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,8 +49,7 @@ def check(
     against: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="FILE",
-            help="Corpus whose sentences are leakage. Not checked itself.",
+            metavar="FILE", help="Corpus whose sentences are leakage, not checked itself."
         ),
     ] = None,
     format: shared.Format = None,
@@ -128,15 +128,13 @@ def check(
     console.print(", ".join(f"{n} {s}{'s' * (n != 1)}" for s, n in numbers.items()))
     if json_path is not None:
         kinds = findings.kinds()
-        shared.write_json(
-            json_path,
-            {
-                "files": [file.to_dict() for file in checked],
-                "window": {"size": splitter.size, "unit": splitter.unit},
-                "counts": {kind: findings.counts[kind] for kind in kinds},
-                "findings": [f.to_dict() for kind in kinds for f in findings.kept[kind]],
-            },
-        )
+        values = {
+            "files": [file.to_dict() for file in checked],
+            "window": {"size": splitter.size, "unit": splitter.unit},
+            "counts": {kind: findings.counts[kind] for kind in kinds},
+            "findings": [f.to_dict() for kind in kinds for f in findings.kept[kind]],
+        }
+        write_bytes(json_path, to_json(values))
     if numbers[Severity.ERROR]:
         raise typer.Exit(2)
     if strict and numbers[Severity.WARNING]:
@@ -181,9 +179,8 @@ def _ceiling_table(checked: Sequence[CheckedFile], settings: InferenceSettings) 
     """Return a column for each file: gold entities, unreachable ones by reason, F1 ceiling."""
     from diffusionner.data.ceiling import REASONS
 
-    names = shared.short_names([str(file.path) for file in checked])
     title = f"inference.overlap={settings.overlap}, inference.spans={settings.spans}"
-    columns = [names[str(file.path)] for file in checked]
+    columns = shared.short_names([str(file.path) for file in checked])
     table = shared.column_table("unreachable entities", columns, title)
     ceilings = [file.ceiling for file in checked]
     table.add_row("gold entities", *(str(ceiling.gold) for ceiling in ceilings))

@@ -10,6 +10,7 @@ import typer
 
 from diffusionner.cli.data import shared
 from diffusionner.cli.messages import say
+from diffusionner.files import to_json, write_bytes
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -49,20 +50,18 @@ def stats(
         found = {
             str(path): collect_statistics(counted(formats.iterate(path, format))) for path in files
         }
-    names = shared.short_names(list(found))
-    statistics = {names[path]: each for path, (each, _) in found.items()}
+    columns = zip(shared.short_names(found), found.values(), strict=True)
+    statistics = {name: each for name, (each, _) in columns}
     console = Console()
     console.print(_table(statistics))
     for path, (_, fingerprint) in found.items():
         say(console, f"{path}: {fingerprint}")
     if json_path is not None:
-        shared.write_json(
-            json_path,
-            [
-                {"file": path, "fingerprint": fingerprint.to_dict(), **each.to_dict()}
-                for path, (each, fingerprint) in found.items()
-            ],
-        )
+        values = [
+            {"file": path, "fingerprint": fingerprint.to_dict(), **each.to_dict()}
+            for path, (each, fingerprint) in found.items()
+        ]
+        write_bytes(json_path, to_json(values))
     if plot_path is not None:
         plots.plot(statistics, plot_path)
 
