@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from plain import plain_inference, plain_settings
 
 from diffusionner import DiffusionNER, Entity, formats
 from diffusionner.corpus import Sentence
+from diffusionner.diffusion import Candidates
 from diffusionner.inference.decoding import ScoreRule
 from diffusionner.inference.torch_engine import TorchEngine
 from diffusionner.model.network import DenoisingNetwork
@@ -137,3 +139,16 @@ def assert_same(one: list[list[Entity]], other: list[list[Entity]]) -> None:
     for ours, theirs in zip(one, other, strict=True):
         assert [e.score for e in ours] == pytest.approx([e.score for e in theirs], abs=1e-4)
         assert [e.text for e in ours] == [e.text for e in theirs]
+
+
+def candidates_of(table: np.ndarray) -> Candidates[np.ndarray]:
+    """Return candidates from (left, right, type, sum, type probability): [B, S, K, 5].
+
+    Those with a negative sum are not entities.
+    """
+    left, right, type_id = np.moveaxis(table[..., :3].astype(np.int64), -1, 0)
+    summed, type_probability = table[..., 3], table[..., 4]
+    return Candidates(
+        left, right, type_id, summed, type_probability, summed >= 0, np.ones_like(summed, bool),
+        np.zeros((*summed.shape, 2), dtype=np.int64),
+    )  # fmt: skip

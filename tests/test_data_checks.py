@@ -20,9 +20,9 @@ from diffusionner.data.checks import CheckedFile, Checker
 from diffusionner.data.findings import KINDS, Findings, Severity
 from diffusionner.data.fingerprint import fingerprint
 from diffusionner.errors import DataError
-from diffusionner.inference.decoding import DecodedEntity, deduplicate, resolve_overlaps
+from diffusionner.inference.decoding import DecodedEntity, merge_candidates, resolve_overlaps
 from diffusionner.settings import Settings
-from models import everything
+from models import candidates_of, everything
 
 
 def line(words: str, *entities: tuple, **more: object) -> dict:
@@ -405,9 +405,11 @@ def test_owning_is_as_in_decoding(tokenizer):
             if window.start <= start and end <= window.end:
                 table[row, 0, 0] = start - window.start, end - 1 - window.start, 0, 3, 1
         rows = np.arange(len(windows))
-        given_out = deduplicate(table, corpus.windows, rows, everything(["A"])).found()
-        assert len(given_out) <= 1
-        assert any(w.contains(Span(start, end, "A")) for w in windows) == bool(given_out)
+        found = merge_candidates(
+            candidates_of(table), corpus.windows, rows, everything(["A"])
+        ).sentence
+        assert len(found) <= 1
+        assert any(w.contains(Span(start, end, "A")) for w in windows) == bool(len(found))
 
 
 def test_fingerprint_depends_on_annotated_types(make):

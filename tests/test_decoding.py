@@ -28,7 +28,7 @@ from diffusionner.model.initializer import SpanScores
 from diffusionner.settings import InferenceSettings
 from diffusionner.storage.encoders import load_tokenizer
 from diffusionner.training.selection import GRID, best_phi
-from models import everything
+from models import candidates_of, everything
 
 LABELS = ["A", "B", "C"]
 
@@ -154,19 +154,6 @@ def windows_of(*rows: tuple[int, int, int, int]) -> Windows:
 
 
 ONE_WINDOW = windows_of((0, 0, 0, 9))
-
-
-def candidates_of(table: np.ndarray) -> Candidates[np.ndarray]:
-    """Return candidates from (left, right, type, sum, type probability): [B, S, K, 5].
-
-    Those with a negative sum are not entities.
-    """
-    left, right, type_id = np.moveaxis(table[..., :3].astype(np.int64), -1, 0)
-    summed, type_probability = table[..., 3], table[..., 4]
-    return Candidates(
-        left, right, type_id, summed, type_probability, summed >= 0, np.ones_like(summed, bool),
-        np.zeros((*summed.shape, 2), dtype=np.int64),
-    )  # fmt: skip
 
 
 def one_step(*rows: list[tuple[float, ...]]) -> np.ndarray:

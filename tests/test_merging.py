@@ -13,7 +13,7 @@ from diffusionner.corpus import Sentence, Span
 from diffusionner.data.merging import merge, read_recipe
 from diffusionner.errors import DataError
 from diffusionner.evaluation import score_sentences
-from diffusionner.model.initializer import initializer_loss
+from diffusionner.model.initializer import span_loss
 
 
 def recipe(folder: Path, text: str) -> Path:
@@ -115,7 +115,7 @@ def test_the_initializer_spares_what_may_be_an_unmarked_entity():
     scores[:, 1, 2] = 4.0  # looks like an entity, and is not marked
     scores.requires_grad_()
     gold, present = torch.zeros(2, 1, 2, dtype=torch.long), torch.tensor([[True], [True]])
-    loss = initializer_loss(scores, gold, present, torch.tensor([True, False]))
+    loss = span_loss(scores, gold, present, torch.tensor([True, False]))
     loss.sum().backward()
     assert loss[0] > loss[1] + 3
     assert scores.grad is not None
