@@ -94,7 +94,7 @@ def test_types_are_written_and_read(tmp_path, cli):
     assert cli("data", "merge", path, tmp_path / "all.jsonl", "--data", tmp_path).status == 0
     news, book = formats.read(tmp_path / "all.jsonl")
     assert (news.types, book.types) == (None, ("person",))
-    with pytest.raises(DataError, match="only some labels were looked for"):
+    with pytest.raises(DataError, match="only some labels were annotated"):
         formats.write(tmp_path / "all.conll", [book])
     formats.write(tmp_path / "all.conll", [book], lossy=True)
     (tmp_path / "bad.jsonl").write_text('{"tokens": ["a"], "types": "person"}\n')
