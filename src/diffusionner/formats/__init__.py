@@ -45,7 +45,6 @@ _MODULES = (
     "prodigy",
     "doccano",
     "labelstudio",
-    "w2ner",
     "jsonl",
     "conll",
 )
