@@ -85,9 +85,8 @@ class Checker:
         if train:
             self.known_labels = labels
             if not labels:
-                self.findings.add(
-                    "nothing-to-learn", str(path), "the training corpus has no entities"
-                )
+                message = "the training corpus has no entities"
+                self.findings.add("nothing-to-learn", str(path), message)
         if self.findings.count(Severity.ERROR) == errors:
             result.fingerprint = corpus_fingerprint
         return result
@@ -99,12 +98,11 @@ class Checker:
         for _, group in groupby(by_case, key=str.casefold):
             first, *others = group
             for label in others:
-                self.findings.add(
-                    "label-case",
-                    places[label],
+                message = (
                     f"label {label} ({counts[label]} times) differs only in case from {first} "
-                    f"({counts[first]} times, first at {places[first]})",
+                    f"({counts[first]} times, first at {places[first]})"
                 )
+                self.findings.add("label-case", places[label], message)
         for label in sorted(counts):
             if counts[label] < self.rare:
                 message = f"label {label} occurs only {_times(counts[label])}, first here"
@@ -205,11 +203,9 @@ class Checker:
             for span in ceiling.add(sentence, sentence.entities, windows, inference):
                 message = f"does not fit into a window of {size} {unit}"
                 self._add("cut-entity", sentence, f"{_show(span, sentence.words)} {message}")
-            if len(sentence.entities) > min(
-                self.settings.diffusion.spans, min_spans(inference.spans)
-            ):
-                for window in windows:
-                    self._check_crowding(sentence, window)
+            fewest = min(self.settings.diffusion.spans, min_spans(inference.spans))
+            for window in windows if len(sentence.entities) > fewest else ():
+                self._check_crowding(sentence, window)
 
     def _check_crowding(self, sentence: Sentence, window: Window) -> None:
         training = self.settings.diffusion.spans

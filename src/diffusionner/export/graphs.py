@@ -47,14 +47,8 @@ def write_graphs(ner: DiffusionNER, folder: Path) -> None:
     auto = torch.export.Dim.DYNAMIC
     two, one = {0: auto, 1: auto}, {0: auto}
     characters = {**two, 2: auto} if batch.characters.shape[2] else two
-    _record(
-        encoder,
-        inputs,
-        list(INPUTS),
-        outputs,
-        (two, two, two, two, one, characters),
-        folder / ENCODER_FILE,
-    )
+    shapes: tuple[Any, ...] = (two, two, two, two, one, characters)
+    _record(encoder, inputs, list(INPUTS), outputs, shapes, folder / ENCODER_FILE)
     spans = 7
     step = (
         inputs[4],
@@ -62,18 +56,13 @@ def write_graphs(ner: DiffusionNER, folder: Path) -> None:
         torch.tensor(network.schedule.timesteps),
         torch.ones(3, spans, dtype=torch.bool),
     )
-    shapes: tuple[Any, ...] = (one, {0: auto, 2: auto}, {}, two, two, two, two, two)
+    shapes = (one, {0: auto, 2: auto}, {}, two, two, two, two, two)
     if initial or layers:  # no layers without cross-attention
         squares = tuple({0: auto, 1: auto, 2: auto} for _ in initial)
         shapes = (*shapes, (*squares, *({0: auto, 2: auto} for _ in layers)))
-    _record(
-        denoiser,
-        (*step, *sentence),
-        ["lengths", "x", "t", "slots", *outputs],
-        ["x0", *OUTPUTS],
-        shapes,
-        folder / DENOISER_FILE,
-    )
+    names = ["lengths", "x", "t", "slots", *outputs]
+    path = folder / DENOISER_FILE
+    _record(denoiser, (*step, *sentence), names, ["x0", *OUTPUTS], shapes, path)
     for name in (ENCODER_FILE, DENOISER_FILE):
         _finish(folder / name, ner.labels)
 
@@ -126,12 +115,14 @@ class _FoldedPointer(BoundaryPointer):
         return scores.masked_fill(~sentence.mask[:, None, None], -1e4)
 
 
-class EncoderGraph(nn.Module):
-    """The part that runs once per sentence."""
-
+class _Graph(nn.Module):
     def __init__(self, network: DenoisingNetwork) -> None:
         super().__init__()
         self.network = network
+
+
+class EncoderGraph(_Graph):
+    """The part that runs once per sentence."""
 
     def forward(
         self,
@@ -155,12 +146,8 @@ class EncoderGraph(nn.Module):
         return (*fixed, *known, *(tensor for pair in layers for tensor in pair))
 
 
-class DenoiserGraph(nn.Module):
+class DenoiserGraph(_Graph):
     """One step: noisy spans in, x̂_0 and candidates out."""
-
-    def __init__(self, network: DenoisingNetwork) -> None:
-        super().__init__()
-        self.network = network
 
     def forward(
         self,

@@ -33,15 +33,11 @@ def quantise(folder: Path, sentences: Sequence[Sentence]) -> None:
     """Rewrite the float32 graphs of a folder. sentences: a sample of typical input."""
     ner = DiffusionNER.from_pretrained(folder, backend="onnx")
     sample = sentences[:: -(-len(sentences) // SAMPLE) or 1]
-    feeds = list(_encoder_feeds(ner, sample))
+    corpus = EncodedCorpus(sample, ner.subwords, ner.settings.encoder)
+    batches = corpus.sorted_batches(8, range(len(sample)))
+    feeds = [encoder_inputs(corpus.batch(chosen)) for chosen in batches]
     _rewrite(folder / ENCODER_FILE, feeds)
     _rewrite(folder / DENOISER_FILE, _denoiser_feeds(ner, feeds))
-
-
-def _encoder_feeds(ner: DiffusionNER, sentences: Sequence[Sentence]) -> Iterator[Feed]:
-    corpus = EncodedCorpus(sentences, ner.subwords, ner.settings.encoder)
-    for chosen in corpus.sorted_batches(8, range(len(sentences))):
-        yield encoder_inputs(corpus.batch(chosen))
 
 
 def _denoiser_feeds(ner: DiffusionNER, encoder_feeds: Iterable[Feed]) -> Iterator[Feed]:
@@ -70,32 +66,25 @@ def _rewrite(path: Path, feeds: Iterable[Feed]) -> None:
 
     model = onnx.load(path)
     graph = model.graph
-    weights = {one.name: one for one in graph.initializer}
-    products = [
-        node
-        for node in graph.node
-        if node.op_type == "MatMul" and _is_wide(weights.get(node.input[1]))
-    ]
     rewriter = _Rewriter(graph)
+    matrices = {name: array for name, array in rewriter.arrays.items() if array.ndim == 2}
+    wide = {name for name, matrix in matrices.items() if matrix.shape[1] >= MIN_COLUMNS}
+    products = [node for node in graph.node if node.op_type == "MatMul" and node.input[1] in wide]
     weights_of: dict[str, list[np.ndarray]] = {}  # by the input they are multiplied with
     for node in products:
         weights_of.setdefault(node.input[0], []).append(rewriter.arrays[node.input[1]])
-    sizes = {name: len(matrices[0]) for name, matrices in weights_of.items()}
+    sizes = {name: len(weights[0]) for name, weights in weights_of.items()}
     for name, inputs in _sample_inputs(model, sizes, feeds).items():
         rewriter.steps[name] = choose_steps(inputs, np.concatenate(weights_of[name], 1))
     for node in products:
         rewriter.quantise_product(node)
+    large = {name for name, matrix in matrices.items() if matrix.size >= MIN_TABLE}
     for node in graph.node:
-        table = weights.get(node.input[0]) if node.op_type == "Gather" else None
-        if table is not None and len(table.dims) == 2 and np.prod(table.dims) >= MIN_TABLE:
+        if node.op_type == "Gather" and node.input[0] in large:
             rewriter.quantise_table(node)
     rewriter.finish()
     model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
     onnx.save(model, path)
-
-
-def _is_wide(weight: Any) -> bool:
-    return weight is not None and len(weight.dims) == 2 and weight.dims[1] >= MIN_COLUMNS
 
 
 def _sample_inputs(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +37,7 @@ class Calibration:
         return float(self.sums[after - 1] + share * (self.sums[after] - self.sums[after - 1]))
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "sums": list(self.sums),
-            "probabilities": list(self.probabilities),
-            "thresholds": dict(self.thresholds),
-        }
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Any, labels: Sequence[str], origin: str) -> Calibration:
