@@ -412,6 +412,12 @@ def test_owning_is_as_in_decoding(tokenizer):
         assert any(w.contains(Span(start, end, "A")) for w in windows) == bool(len(found))
 
 
+def test_labels_of_a_corpus_to_compare_with_are_not_known(make):
+    train, other = (make(f"{x}.jsonl", line(x, (0, 1, x))) for x in ("A", "B"))
+    checked = check(make("c.jsonl", line("c", (0, 1, "B"))), train=[train], against=[other])
+    assert checked.places == {"unknown-label": ["c.jsonl:1"]}
+
+
 def test_fingerprint_depends_on_annotated_types(make):
     one, other = Sentence(["a"]), Sentence(["a"], types=("X",))
     assert fingerprint([one]) != fingerprint([other])

@@ -68,12 +68,12 @@ class Checker:
         train: later files may only have the labels of such files.
         """
         self.files += 1
-        labels = self.known_labels or set()
+        labels: set[str] = set()
         for sentence in formats.iterate(path, format):
             self._remember(sentence)
             labels.update(span.label for span in sentence.entities)
         if train:
-            self.known_labels = labels
+            self.known_labels = labels | (self.known_labels or set())
 
     def check(self, path: Path, format: str | None, train: bool = False) -> CheckedFile:
         """Check a file. train: later files may only have the labels of this one."""
@@ -213,17 +213,11 @@ class Checker:
         inside = [span for span in sentence.entities if window.contains(span)]
         distinct = len({span[:2] for span in inside})
         if len(inside) > training:
-            message = (
-                f"{len(inside)} entities in a window, but diffusion.spans={training}: each "
-                "training step sees a random subset"
-            )
-            self._add("crowded", sentence, message)
+            message = f"{len(inside)} entities in a window, but diffusion.spans={training}: "
+            self._add("crowded", sentence, message + "each training step sees a random subset")
         if distinct > count:
-            message = (
-                f"{distinct} spans in a window with {count} noisy spans (inference.spans): "
-                "the rest cannot be predicted"
-            )
-            self._add("crowded", sentence, message)
+            message = f"{distinct} spans in a window with {count} noisy spans (inference.spans): "
+            self._add("crowded", sentence, message + "the rest cannot be predicted")
 
     def _remember(self, sentence: Sentence) -> list[str]:
         """Return the places of the same words in previous files."""

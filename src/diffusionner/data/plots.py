@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,19 +39,17 @@ def plot(corpora: Mapping[str, Statistics], path: Path) -> None:
     import matplotlib
     from matplotlib.figure import Figure  # not pyplot, which needs a display
 
-    labels: Counter[str] = Counter()
-    for statistics in corpora.values():
-        labels.update(statistics.labels)
+    labels = sum((statistics.labels for statistics in corpora.values()), Counter[str]())
     shown = most_frequent(labels)[:_MAX_LABELS]
     figure = Figure(figsize=(11, 7 + 0.1 * len(shown)), layout="constrained")
     ((lengths, sizes), (nesting, types)) = figure.subplots(2, 2)
     _draw_curves(lengths, {name: s.sentence_lengths for name, s in corpora.items()})
     lengths.set(title="sentence length", xlabel="words", ylabel="% of sentences")
-    _draw_bars(sizes, {name: s.entity_lengths for name, s in corpora.items()})
+    _draw_bars(sizes, [statistics.entity_lengths for statistics in corpora.values()])
     sizes.set(title="entity length", xlabel="words", ylabel="% of entities")
-    _draw_bars(nesting, {name: s.nesting_depths for name, s in corpora.items()})
+    _draw_bars(nesting, [statistics.nesting_depths for statistics in corpora.values()])
     nesting.set(title="nesting depth", xlabel="containing entities", ylabel="% of entities")
-    _draw_labels(types, {name: s.labels for name, s in corpora.items()}, shown)
+    _draw_labels(types, [statistics.labels for statistics in corpora.values()], shown)
     more = len(labels) - len(shown)
     types.set(title=f"labels ({more} more)" if more else "labels", xlabel="entities")
     figure.legend(
@@ -80,22 +78,22 @@ def _draw_curves(axes: Axes, corpora: Mapping[str, Counter[int]]) -> None:
     axes.set_xlim(0, max(map(_largest_shown, corpora.values())) + 1)
 
 
-def _draw_bars(axes: Axes, corpora: Mapping[str, Counter[int]]) -> None:
+def _draw_bars(axes: Axes, corpora: Sequence[Counter[int]]) -> None:
     from matplotlib.ticker import MaxNLocator
 
     width = 0.8 / len(corpora)
-    for number, counts in enumerate(corpora.values()):
+    for number, counts in enumerate(corpora):
         shares = _percentages(counts)
         shift = (number + 0.5) * width - 0.4
         axes.bar([size + shift for size in shares], list(shares.values()), width)
-    first = min((size for counts in corpora.values() for size in counts), default=0)
-    axes.set_xlim(first - 0.5, max(map(_largest_shown, corpora.values())) + 0.5)
+    first = min((size for counts in corpora for size in counts), default=0)
+    axes.set_xlim(first - 0.5, max(map(_largest_shown, corpora)) + 0.5)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def _draw_labels(axes: Axes, corpora: Mapping[str, Counter[str]], shown: list[str]) -> None:
+def _draw_labels(axes: Axes, corpora: Sequence[Counter[str]], shown: list[str]) -> None:
     width = 0.8 / len(corpora)
-    for number, counts in enumerate(corpora.values()):
+    for number, counts in enumerate(corpora):
         shift = (number + 0.5) * width - 0.4
         places = [row + shift for row in range(len(shown))]
         axes.barh(places, [counts[label] for label in shown], width)

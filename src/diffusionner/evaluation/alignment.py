@@ -98,22 +98,20 @@ def _mismatch(
             pairs = enumerate(zip(ours, theirs, strict=False))
             shorter = min(len(ours), len(theirs))
             at = next((i for i, (a, b) in pairs if a != b), shorter)
-            places = [_place(s, number, name) for s, name in zip((one, other), names, strict=True)]
+            place = one.where or f"{names[0]}, number {number + 1}"
+            other_place = other.where or f"{names[1]}, number {number + 1}"
             return DataError(
-                f"{places[0]} and {places[1]} differ from {unit} {at} on: {_excerpt(ours[at:])} "
+                f"{place} and {other_place} differ from {unit} {at} on: {_excerpt(ours[at:])} "
                 f"against {_excerpt(theirs[at:])}; {_ADVICE}"
             )
     number = min(len(gold), len(predicted))
     longer, more, less = (gold, *names) if len(gold) > number else (predicted, *names[::-1])
     sentence, content = longer[number]
+    place = sentence.where or f"{more}, number {number + 1}"
     return DataError(
-        f"{_place(sentence, number, more)}: {_excerpt(content)} has no counterpart, {less} ends "
-        f"after {number} {items}; {_ADVICE}"
+        f"{place}: {_excerpt(content)} has no counterpart, {less} ends after {number} {items}; "
+        f"{_ADVICE}"
     )
-
-
-def _place(sentence: Sentence, number: int, name: str) -> str:
-    return sentence.where or f"{name}, number {number + 1}"
 
 
 def _excerpt(content: Sequence[str]) -> str:

@@ -132,12 +132,9 @@ def _lanes(mentions: Sequence[tuple[Outcome, Mention | None]], joined: JoinedWor
         if not parts:
             continue  # only white space: it appears in the list below the sentence
         room = range(parts[0][0], max(last for _, last in parts))
-        for lane in lanes:
-            if not any(word in lane for word in room):
-                break
-        else:
-            lane = {}
-            lanes.append(lane)
+        lane = next((lane for lane in lanes if lane.keys().isdisjoint(room)), None)
+        if lane is None:
+            lanes.append(lane := {})
         covered = {word for first, last in parts for word in range(first, last)}
         for word in room:
             classes = {
@@ -156,8 +153,8 @@ def _lanes(mentions: Sequence[tuple[Outcome, Mention | None]], joined: JoinedWor
 def _word_html(index: int, word: str, above: _Lanes, below: _Lanes) -> str:
     over, under = _segments(index, above), _segments(index, below)
     depth = f" v{len(under)}" if under else ""
-    body = "".join(reversed(over)) + f"<b>{escape(word)}</b>" + "".join(under)
-    return f'<span class="w{depth}">{body}</span>'
+    html = [*reversed(over), f"<b>{escape(word)}</b>", *under]
+    return f'<span class="w{depth}">{"".join(html)}</span>'
 
 
 def _segments(index: int, lanes: _Lanes) -> list[str]:

@@ -116,11 +116,9 @@ def build_encoder(config: dict[str, Any]) -> PreTrainedModel:
 
 
 def position_limit(config: PretrainedConfig) -> int:
-    """Return how many subwords an encoder has positions for.
-
-    RoBERTa's positions start after its padding id.
-    """
+    """Return how many subwords an encoder has positions for."""
     limit = getattr(config, "max_position_embeddings", None) or 512
+    # RoBERTa's positions start after its padding id.
     if config.model_type in ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl"):
         limit -= (config.pad_token_id or 0) + 1
     return int(limit) if limit > 0 else 512

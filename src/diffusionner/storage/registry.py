@@ -46,9 +46,7 @@ def resolve(model: str | Path) -> str | Path:
 def find_model(model: str | Path | None = None) -> Path:
     """Return the folder of a model, downloading it from the Hugging Face hub if necessary.
 
-    Args:
-        model: name of an installed model, path of a folder, or name on the hub; None for the
-            default model.
+    model: an installed model, a folder, or a name on the hub; None for the default model.
     """
     place = resolve(DEFAULT if model is None else model)
     if place in PROVIDED:

@@ -109,10 +109,8 @@ def check(
     findings = Findings(None if show_all or json_path else _SHOWN)
     compare = len(files) + len(train or ()) + len(against or ()) > 1
     checker = Checker(settings, splitter, findings, compare, rare)
-    for path in train or ():
-        checker.compare_with(path, format, train=True)
-    for path in against or ():
-        checker.compare_with(path, format, train=False)
+    for path in (*(train or ()), *(against or ())):
+        checker.compare_with(path, format, train=path in (train or ()))
     checked = [checker.check(path, format, train=path == training_file) for path in files]
     checker.finish()
 
