@@ -224,6 +224,7 @@ def test_memorises_nested_sentences(still_encoder, nested_sentences, tmp_path, k
             "inference.start=candidates",
             "training.learning_rate=2e-3",  # 3e-3 may diverge, depending on how a CPU rounds
             "training.epochs=90",
+            "diffusion.spans=40",
             "training.evaluate_every=30",
         ]
     )
@@ -239,7 +240,7 @@ def test_memorises_nested_sentences(still_encoder, nested_sentences, tmp_path, k
         right += found == {(start, end) for start, end, _ in sentence.entities}
     assert right >= 30, "the initializer alone finds the entities"
     gold = [s.entities for s in nested_sentences]
-    # The same model runs with all of these options; trained with 64 spans, it misses a few
+    # The same model runs with all of these options; trained with 40 spans, it misses a few
     # entities with fewer.
     for options in ({"steps": 3}, {"start": "noise"}, {"spans": "auto"}):
         assert score(gold, ner.predict_sentences(nested_sentences, **options)).micro.f1 >= 0.85
