@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -129,12 +130,8 @@ class TimedTrainer(Trainer):
 
     def run_until_measured(self) -> None:
         self.started = time.perf_counter()
-        try:
+        with suppress(Finished):
             self.run()
-        except Finished:
-            pass
-        finally:
-            self.reporter.close()
 
     def _update(
         self, model: torch.nn.Module, prepared: list[MicroBatch], epoch: int, number: int

@@ -20,7 +20,7 @@ from diffusionner.batching import EncodedCorpus
 from diffusionner.corpus import Sentence
 from diffusionner.settings import Settings
 from diffusionner.storage.encoders import load_tokenizer
-from diffusionner.training.trainer import Outcome, train
+from diffusionner.training.trainer import Outcome, Trainer
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def finished() -> list[Runs]:
 def runs(settings: Settings, tmp_path: Path, finished: list[Runs]) -> Runs:
     """The runs, which all tests share."""
     if not finished:
-        outcome = train(settings)
+        outcome = Trainer(settings).run()
         two = settings.override([f"training.output={tmp_path / 'two'}"])
         done = launch(two, tmp_path)
         assert done.returncode == 0, done.stderr

@@ -10,7 +10,7 @@ import pytest
 from diffusionner.errors import EncoderError
 from diffusionner.storage.encoders import load_tokenizer
 from diffusionner.training.masking import SubwordMasking
-from diffusionner.training.trainer import train
+from diffusionner.training.trainer import Trainer
 
 MASK, PAD, EDGE = 4, 0, 2
 
@@ -50,7 +50,7 @@ def test_masking_in_training_is_reproducible(tiny_settings):
             epochs=1,
             subword_masking=rate,
         )
-        train(replace(tiny_settings, training=training))
+        Trainer(replace(tiny_settings, training=training)).run()
         with open(f"{training.output}/model.safetensors", "rb") as file:
             return file.read()
 

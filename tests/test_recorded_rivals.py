@@ -15,7 +15,7 @@ from diffusionner.inference.stream import PredictionTask, predict
 from diffusionner.inference.torch_engine import TorchEngine
 from diffusionner.methods import network_class
 from diffusionner.storage.encoders import load_encoder, load_tokenizer
-from diffusionner.training.trainer import train
+from diffusionner.training.trainer import Trainer
 from models import LABELS, assert_same, by_heart, lively_generator, lively_settings
 from reproduce.rivals.autoregressive import ROUND, GeneratingNetwork
 
@@ -106,7 +106,7 @@ def test_cuda_graphs_find_the_same_entities(
     settings = by_heart(few, still_encoder, tmp_path).override(
         [f"method={method}", "training.epochs=40", "training.matches_per_entity=1"]
     )
-    train(settings)
+    Trainer(settings).run()
     plain, recorded = (
         DiffusionNER.from_pretrained(
             settings.training.output, "cuda", precision="float32", cuda_graphs=graphed

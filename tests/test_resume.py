@@ -26,7 +26,7 @@ from diffusionner.errors import CheckpointError
 from diffusionner.settings import Settings
 from diffusionner.storage import checkpoint
 from diffusionner.training.reporter import Reporter
-from diffusionner.training.trainer import Trainer, train
+from diffusionner.training.trainer import Trainer
 
 KILLED = -signal.SIGKILL
 
@@ -154,7 +154,7 @@ def train_and_die(settings: Settings, place: str, number: int) -> None:
 
 
 def go_on(settings: Settings) -> None:
-    train(settings, resume=(Path(settings.training.output) / "state.safetensors").exists())
+    Trainer(settings, resume=(Path(settings.training.output) / "state.safetensors").exists()).run()
 
 
 def kill(processes, settings: Settings, place: str, number: int) -> None:
@@ -303,7 +303,7 @@ def interrupted(processes, settings: Settings) -> Settings:
 )
 def test_resuming_with_other_settings_is_an_error(interrupted, change):
     with pytest.raises(CheckpointError, match="other settings or data; resume with the same"):
-        train(interrupted.override([change]), resume=True)
+        Trainer(interrupted.override([change]), resume=True).run()
     assert progress_of(Path(interrupted.training.output))["step"] == 3
 
 
@@ -312,7 +312,7 @@ def test_resuming_with_other_data_is_an_error(interrupted, which):
     path = Path(getattr(interrupted.data, which))
     path.write_text(path.read_text().replace('"PER"', '"FAC"', 1))
     with pytest.raises(CheckpointError, match="other settings or data"):
-        train(interrupted, resume=True)
+        Trainer(interrupted, resume=True).run()
 
 
 def test_moved_runs_and_corpora_can_be_resumed(interrupted):
@@ -326,9 +326,9 @@ def test_moved_runs_and_corpora_can_be_resumed(interrupted):
             f"data.train={corpus.with_name('moved.jsonl')}",
         ]
     )
-    assert train(moved, resume=True).best_epoch > 0
+    assert Trainer(moved, resume=True).run().best_epoch > 0
 
 
 def test_nothing_to_resume(settings):
     with pytest.raises(CheckpointError, match="nothing to resume"):
-        train(settings, resume=True)
+        Trainer(settings, resume=True).run()

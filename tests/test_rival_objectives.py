@@ -26,7 +26,7 @@ from diffusionner.settings import Settings
 from diffusionner.storage.encoders import load_encoder, load_tokenizer
 from diffusionner.training.graphs import GraphedStep
 from diffusionner.training.objective import Objective
-from diffusionner.training.trainer import Trainer, train
+from diffusionner.training.trainer import Trainer
 from models import everything, lively_generator
 from reproduce.rivals import autoregressive
 from reproduce.rivals.autoregressive import in_order
@@ -126,7 +126,7 @@ def test_a_run_that_is_stopped_and_resumed(tiny_settings, monkeypatch, tmp_path,
         ]
     )
     other = settings.override([f"training.output={tmp_path / 'other'}"])
-    train(settings)
+    Trainer(settings).run()
     update, calls = Trainer._update, iter(range(100))
 
     def stopped(self, *arguments):
@@ -136,9 +136,9 @@ def test_a_run_that_is_stopped_and_resumed(tiny_settings, monkeypatch, tmp_path,
 
     monkeypatch.setattr(Trainer, "_update", stopped)
     with pytest.raises(KeyboardInterrupt):
-        train(other)
+        Trainer(other).run()
     monkeypatch.undo()
-    train(other, resume=True)
+    Trainer(other, resume=True).run()
     weights = [load_file(Path(s.training.output) / "model.safetensors") for s in (settings, other)]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 

@@ -19,7 +19,7 @@ from diffusionner.evaluation.scorer import score
 from diffusionner.export import export
 from diffusionner.service.worker import JsonPredictor
 from diffusionner.settings import Settings
-from diffusionner.training.trainer import train
+from diffusionner.training.trainer import Trainer
 from models import assert_same, by_heart, spans
 
 EPOCHS = {"crf": 60, "biaffine": 40, "queries": 80, "autoregressive": 60}
@@ -46,7 +46,7 @@ def learned(
             "decoder.layers=1",
         ]
     )
-    return settings, train(settings).best_f1
+    return settings, Trainer(settings).run().best_f1
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from diffusionner.errors import TrainingDiverged, WriteError
 from diffusionner.files import write_bytes
 from diffusionner.storage import checkpoint
 from diffusionner.training.objective import DenoisingObjective
-from diffusionner.training.trainer import Trainer, train
+from diffusionner.training.trainer import Trainer
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -153,9 +153,9 @@ def test_disk_full_while_training(tiny_settings, config, refused, monkeypatch, c
     assert not [name for name in left if name.startswith(".") or name.endswith(".partial")]
     assert ("state.safetensors" in left) == (call > 1)
     assert "model.safetensors" not in left
-    train(settings, resume=call > 1)
+    Trainer(settings, resume=call > 1).run()
     undisturbed = settings.override([f"training.output={output}-undisturbed"])
-    train(undisturbed)
+    Trainer(undisturbed).run()
     ours, theirs = (
         load_file(Path(s.training.output) / "state.safetensors") for s in (settings, undisturbed)
     )
@@ -190,7 +190,7 @@ def test_output_folder_that_cannot_be(refused, folder, tmp_path):
 
 
 def test_resuming_from_a_damaged_state(refused, config, tiny_settings):
-    train(tiny_settings)
+    Trainer(tiny_settings).run()
     state = Path(tiny_settings.training.output) / "state.safetensors"
     truncate(state)
     err = refused("train", config, "--resume")
@@ -204,7 +204,7 @@ def test_resuming_from_a_damaged_state(refused, config, tiny_settings):
 
 def test_runs_are_not_overwritten_and_not_mixed(refused, config, tiny_settings):
     assert "nothing to resume" in refused("train", config, "--resume")
-    train(tiny_settings)
+    Trainer(tiny_settings).run()
     before = contents(Path(tiny_settings.training.output))
     assert "already contains a run; continue it with --resume" in refused("train", config)
     assert "other settings or data" in refused("train", config, "--resume", "training.seed=3")
@@ -244,14 +244,14 @@ def test_a_loss_that_turns_nan(tiny_settings, monkeypatch, minutes):
     monkeypatch.setattr(DenoisingObjective, "loss", poisoned)
     settings = tiny_settings.override([f"training.checkpoint_minutes={minutes}"])
     with pytest.raises(TrainingDiverged) as caught:
-        train(settings)
+        Trainer(settings).run()
     assert f"at update {per_epoch + 3} (epoch 2, batch " in str(caught.value)
     folder = Path(settings.training.output)
     assert f"the last saved state is in {folder}" in str(caught.value)
     assert_finite(folder)
     DiffusionNER.from_pretrained(folder)
     monkeypatch.undo()
-    assert train(settings, resume=True).best_epoch > 0
+    assert Trainer(settings, resume=True).run().best_epoch > 0
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -269,7 +269,7 @@ def test_weights_that_turn_nan(tiny_settings, monkeypatch, value):
     monkeypatch.setattr(Trainer, "_update", poisoned)
     settings = tiny_settings.override(["training.checkpoint_minutes=0"])
     with pytest.raises(TrainingDiverged, match=r"at update 2 \(epoch 1, batch 2"):
-        train(settings)
+        Trainer(settings).run()
     assert_finite(Path(settings.training.output))
 
 
@@ -290,7 +290,7 @@ def test_gradients_that_overflow(tiny_settings, monkeypatch, clip):
         ["training.checkpoint_minutes=0", f"training.clip={clip}", "data.dev_from_train=0"]
     )
     with pytest.raises(TrainingDiverged):
-        train(settings)
+        Trainer(settings).run()
     assert_finite(Path(settings.training.output))
 
 

@@ -24,7 +24,7 @@ from diffusionner.training import trainer
 from diffusionner.training.data import load_data
 from diffusionner.training.optimisation import EMA_RAMP
 from diffusionner.training.selection import DevResult
-from diffusionner.training.trainer import Outcome, Trainer, train
+from diffusionner.training.trainer import Outcome, Trainer
 from models import by_heart
 
 
@@ -37,7 +37,7 @@ def learned(
     """A run that memorises 32 nested sentences."""
     folder = tmp_path_factory.mktemp("learned")
     settings = by_heart(nested_sentences, still_encoder, folder)
-    return settings, train(settings)
+    return settings, Trainer(settings).run()
 
 
 PREFIX = "encoder.transformer."
@@ -134,7 +134,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, torch.Tensor]]:
 
 
 def test_best_epoch_is_kept_with_its_phi(tiny_settings, scripted):
-    outcome = train(tiny_settings)
+    outcome = Trainer(tiny_settings).run()
     assert (outcome.best_epoch, outcome.best_f1) == (2, 0.9)
     assert equal(weights_of(tiny_settings), scripted[1])
     assert not equal(scripted[1], scripted[2])
@@ -147,7 +147,7 @@ def test_test_set_is_scored_with_the_best_model(tiny_settings, scripted):
     settings = tiny_settings.override(
         [f"data.test={tiny_settings.data.train}", "training.matches_per_entity=0"]
     )
-    outcome = train(settings)
+    outcome = Trainer(settings).run()
     sentences = formats.read(settings.data.test)
     ner = DiffusionNER.from_pretrained(settings.training.output)
     report = score_sentences(sentences, ner.predict_sentences(sentences))
@@ -164,7 +164,7 @@ def test_frozen_epochs_do_not_change_the_encoder(tiny_settings, scripted, frozen
     settings = tiny_settings.override(
         [f"training.frozen_epochs={frozen}", f"training.epochs={3 - frozen}"]
     )
-    train(settings)
+    Trainer(settings).run()
     pretrained = load_encoder(settings.encoder.name).state_dict()
     for epoch, own in enumerate(scripted):
         moved = [n for n, t in pretrained.items() if not torch.equal(own[PREFIX + n], t)]
@@ -174,7 +174,7 @@ def test_frozen_epochs_do_not_change_the_encoder(tiny_settings, scripted, frozen
 
 
 def test_evaluates_every_n_epochs_and_at_the_end(tiny_settings):
-    train(tiny_settings.override(["training.evaluate_every=2"]))
+    Trainer(tiny_settings.override(["training.evaluate_every=2"])).run()
     assert [r["epoch"] for r in log_of(tiny_settings) if "epoch" in r] == [2, 3]
 
 
@@ -182,14 +182,14 @@ def test_fixed_phi(tiny_settings):
     settings = tiny_settings.override(
         ["training.tune_threshold=false", "inference.phi=1.33", "training.epochs=1"]
     )
-    train(settings)
+    Trainer(settings).run()
     config = json.loads((Path(settings.training.output) / "config.json").read_text())
     assert config["settings"]["inference"]["phi"] == 1.33
 
 
 def test_without_dev_the_last_epoch_is_kept(tiny_settings):
     settings = tiny_settings.override(["data.dev_from_train=0"])
-    outcome = train(settings)
+    outcome = Trainer(settings).run()
     assert outcome.best_epoch == 3
     assert outcome.best_f1 == -1.0
     state = state_of(settings)
@@ -227,7 +227,7 @@ def test_the_seed_determines_the_weights(tiny_settings):
     runs = [tiny_settings, into(tiny_settings, "again"), into(tiny_settings, "other")]
     runs[2] = runs[2].override(["training.seed=1"])
     for settings in runs:
-        train(settings.override(["training.epochs=1"]))
+        Trainer(settings.override(["training.epochs=1"])).run()
     first, again, other = map(state_of, runs)
     assert equal(first, again)
     assert not equal(first, other)
@@ -246,8 +246,8 @@ def test_accumulation_gives_the_same_weights(tiny_settings, still_encoder):
         ]
     )
     parts = into(settings, "parts").override(["training.accumulation=2"])
-    train(settings)
-    train(parts)
+    Trainer(settings).run()
+    Trainer(parts).run()
     whole, summed = state_of(settings), state_of(parts)
     for name, tensor in whole.items():
         if name.endswith((".key.bias", ".key_value.bias")):
@@ -260,10 +260,10 @@ def test_accumulation_gives_the_same_weights(tiny_settings, still_encoder):
 
 def test_a_run_is_not_overwritten(tiny_settings):
     settings = tiny_settings.override(["training.epochs=1"])
-    train(settings)
+    Trainer(settings).run()
     before = (Path(settings.training.output) / "model.safetensors").read_bytes()
     with pytest.raises(CheckpointError, match="--resume"):
-        train(settings)
+        Trainer(settings).run()
     assert (Path(settings.training.output) / "model.safetensors").read_bytes() == before
 
 
@@ -278,9 +278,9 @@ def test_two_processes_cannot_train_in_one_folder(tiny_settings):
 
 
 def test_resuming_a_finished_run_changes_nothing(tiny_settings):
-    outcome = train(tiny_settings)
+    outcome = Trainer(tiny_settings).run()
     before, log = weights_of(tiny_settings), log_of(tiny_settings)
-    again = train(tiny_settings, resume=True)
+    again = Trainer(tiny_settings, resume=True).run()
     assert replace(again, sentences_per_second=0) == replace(outcome, sentences_per_second=0)
     assert equal(weights_of(tiny_settings), before)
     assert log_of(tiny_settings) == log
@@ -305,7 +305,7 @@ VARIANTS = [
 @pytest.mark.parametrize("changes", VARIANTS, ids=lambda changes: changes[0])
 def test_every_variant_trains_and_loads(tiny_settings, changes):
     settings = tiny_settings.override([*changes, "training.epochs=1"])
-    outcome = train(settings)
+    outcome = Trainer(settings).run()
     assert all(0 < record["loss"] < 100 for record in log_of(settings) if "loss" in record)
     sentences = formats.read(settings.data.train)[-8:]  # held out as dev
     ner = DiffusionNER.from_pretrained(settings.training.output)

@@ -11,12 +11,12 @@ from safetensors.torch import load_file
 from diffusionner import DiffusionNER, formats
 from diffusionner.corpus import Sentence
 from diffusionner.errors import EncoderError
-from diffusionner.training.trainer import Trainer, train
+from diffusionner.training.trainer import Trainer
 
 
 @pytest.fixture
 def trained(tiny_settings) -> Path:
-    train(tiny_settings.override(["training.epochs=1", "training.frozen_epochs=0"]))
+    Trainer(tiny_settings.override(["training.epochs=1", "training.frozen_epochs=0"])).run()
     return Path(tiny_settings.training.output)
 
 
@@ -67,7 +67,7 @@ def test_start_from_an_int8_model(tiny_settings, trained, tmp_path):
 
 def test_the_run_saves_a_model(tiny_settings, trained):
     output = trained.parent / "again"
-    train(tiny_settings.override([f"encoder.name={trained}", f"training.output={output}"]))
+    Trainer(tiny_settings.override([f"encoder.name={trained}", f"training.output={output}"])).run()
     assert DiffusionNER.from_pretrained(output).predict_sentences([Sentence(["Ada"])])
 
 

@@ -13,13 +13,13 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Method:
-    """Where the parts of a method are, each as `module:name`, imported when first used."""
+    """The parts of a method, each given as `module:name` and imported on first use."""
 
     network: str  # subclass of model.base.Network
     objective: str  # callable (network, settings) → training.objective.Objective
     recorded: str  # class that runs the network as CUDA graphs: inference.gpu.decoding.Graphed
     options: tuple[str, ...] = ()  # names allowed in the setting `options`
-    denoises: bool = False  # whether it has a reverse process, and so steps, spans and noise
+    denoises: bool = False  # has a reverse process, and so steps, spans and noise
 
 
 METHODS: dict[str, Method] = {
@@ -43,7 +43,7 @@ def network_class(name: str) -> Any:
 
 
 def objective_class(name: str) -> Any:
-    """Return what builds the training objective of a method from its network and the settings."""
+    """Return the class, or another callable, that builds the training objective of a method."""
     return _load(METHODS[name].objective)
 
 

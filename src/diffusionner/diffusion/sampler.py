@@ -14,7 +14,7 @@ from diffusionner.diffusion.coordinates import Array
 Prediction = TypeVar("Prediction")
 AUTO = "auto"  # K_eval follows from the length of the sentence
 MIN_SPANS, MAX_SPANS = 12, 150
-MIN_CANDIDATE_SCORE = -4.0  # of a candidate worth denoising; entities score above zero
+MIN_CANDIDATE_SCORE = -4.0  # candidates below it are not denoised; entities score above zero
 
 
 class ReverseStep(NamedTuple, Generic[Prediction]):
@@ -102,10 +102,10 @@ def span_slots(words: np.ndarray, spans: int | str, start: str) -> np.ndarray:
     """Return which of the K spans of a batch each sentence has: [B, K].
 
     words: [B] lengths of the sentences. With spans="auto", K grows with the sentence: each span
-    moves to an entity nearby, so what too few spans lose is the entities that none started near.
-    Candidates already lie where entities are, so about half as many suffice.
+    moves to an entity nearby, so with too few spans an entity may have none close to it.
+    Candidates already lie near entities, so about half as many suffice.
 
-    K depends on the sentence alone, and its K spans are the first K of any larger number. So its
+    K depends on the sentence alone, and its K spans are the first K of any larger number, so its
     entities do not depend on the batch.
     """
     if spans == AUTO:
@@ -120,12 +120,12 @@ def likely_candidates(slots: Array, scores: Array) -> Array:
     """Return the slots [B, K] whose candidates are worth denoising, at least the best one.
 
     scores: [B, K] of the initializer, best first. All slots after an unlikely candidate are left
-    out, so that a sentence's spans are always the first.
+    out, so that the remaining spans are always the first ones.
     """
     likely = (scores >= MIN_CANDIDATE_SCORE) | (scores == scores[:, :1])
     return slots & (likely.cumprod(1) > 0)
 
 
 def min_spans(spans: int | str) -> int:
-    """Return the number of spans that every sentence gets at least."""
+    """Return the minimum number of spans per sentence."""
     return MIN_SPANS if spans == AUTO else int(spans)

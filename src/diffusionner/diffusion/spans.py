@@ -22,7 +22,7 @@ class ReverseStart(Generic[Array]):
 
     slots: Array  # [B, K] true where a sentence has a span
     spans: Array | None = None  # [B, K, 2] left and right word of spans that the caller gives
-    timestep: int | None = None  # timestep assigned to these
+    timestep: int | None = None  # timestep assigned to the given spans
 
 
 @dataclass
@@ -34,9 +34,8 @@ class Candidates(Generic[Array]):
     type_id: Array  # [B, S, K] most likely type
     summed_probability: Array  # [B, S, K] P^l + P^r + P^c, at most 3
     type_probability: Array  # [B, S, K] P^c
-    is_entity: (
-        Array  # [B, S, K] false if no-entity is most likely, right < left or the slot is empty
-    )
+    # [B, S, K] false if no-entity is most likely, right < left or the slot is empty
+    is_entity: Array
     slots: Array  # [B, S, K] true where the sentence has a span
     noisy: Array  # [B, S, K, 2] left and right word of the spans that the step saw
 

@@ -11,9 +11,8 @@ from diffusionner.batching import Batch
 from diffusionner.diffusion import Candidates, ReverseStart
 from diffusionner.settings import InferenceSettings
 
-Pending: TypeAlias = Callable[
-    [], Candidates[np.ndarray]
-]  # waits for a batch and returns its result
+# Waits for a batch and returns its result.
+Pending: TypeAlias = Callable[[], Candidates[np.ndarray]]
 
 
 class Engine(Protocol):
@@ -31,6 +30,6 @@ class Engine(Protocol):
     ) -> Pending:
         """Start a batch; calling the result waits for its candidates.
 
-        Candidates are those of all steps if the settings average steps, else of the last one. K may
-        be smaller than in `start` if no sentence of the batch needs as many.
+        The candidates come from all steps if the settings average steps, otherwise from the last
+        one. K may be smaller than in `start` if no sentence of the batch needs as many spans.
         """

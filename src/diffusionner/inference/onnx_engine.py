@@ -35,7 +35,7 @@ from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE, read_config
 
 TOKENIZER_NUMBERS = ("limit", "prefix", "suffix", "pad", "unknown")  # in config.json
 PART = 8  # windows that are worth a thread of their own
-IMPOSSIBLE = -1e4  # score of what is no span of the sentence, as in model.initializer
+IMPOSSIBLE = -1e4  # score of a pair of words that is not a span, as in model.initializer
 
 
 class OnnxEngine:
@@ -89,9 +89,9 @@ class OnnxEngine:
         ]
 
         def wait() -> Candidates[np.ndarray]:
-            found = [part.result() for part in running]
-            most = max(part.left.shape[2] for part in found)
-            padded = [part.map(lambda array: _pad_slots(array, most)) for part in found]
+            parts = [part.result() for part in running]
+            count = max(part.left.shape[2] for part in parts)
+            padded = [part.map(lambda array: _pad_slots(array, count)) for part in parts]
             return Candidates.combine(padded, np.concatenate)
 
         return wait
@@ -123,9 +123,9 @@ class OnnxEngine:
 
         def denoise(x: np.ndarray, t: int) -> tuple[np.ndarray, Candidates[np.ndarray]]:
             step = {"x": x, "t": np.array(t, dtype=np.int64), "slots": slots}
-            found = self.denoiser.run(sentence | step)
-            x0 = found.pop("x0")
-            return x0, Candidates(**found, slots=slots[:, None])
+            outputs = self.denoiser.run(sentence | step)
+            x0 = outputs.pop("x0")
+            return x0, Candidates(**outputs, slots=slots[:, None])
 
         if spans is None:
             x = noise(0)
@@ -256,8 +256,8 @@ class _Graph:
             raise CheckpointError(
                 f"{path} is missing, truncated or damaged ({reason}); export the model again"
             ) from error
-        self.inputs = [one.name for one in self.session.get_inputs()]
-        self.outputs = [one.name for one in self.session.get_outputs()]
+        self.inputs = [value.name for value in self.session.get_inputs()]
+        self.outputs = [value.name for value in self.session.get_outputs()]
 
     @property
     def labels(self) -> Any:
@@ -266,8 +266,8 @@ class _Graph:
 
     def run(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Run the graph on the inputs it needs."""
-        found = self.session.run(self.outputs, {name: values[name] for name in self.inputs})
-        return dict(zip(self.outputs, found, strict=True))
+        results = self.session.run(self.outputs, {name: values[name] for name in self.inputs})
+        return dict(zip(self.outputs, results, strict=True))
 
 
 def available_cores() -> int:

@@ -1,4 +1,4 @@
-"""DiffusionNER, the object people use: text or words in, entities out."""
+"""The public class `DiffusionNER`: text or words in, entities out."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class DiffusionNER:
 
     Every method takes the inference settings as keyword arguments: start ("candidates" or "noise"),
     steps (γ), spans (K_eval), eta, threshold (minimum score) or phi (minimum sum of the three
-    probabilities), overlap ("nested", "flat", "all"), seed, batch_size. The defaults are those the
-    model was saved with.
+    probabilities), overlap ("nested", "flat", "all"), seed, batch_size. The defaults are stored
+    with the model.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class DiffusionNER:
         calibration: Calibration | None = None,
         folder: Path | None = None,
     ) -> None:
-        """folder: the folder it was loaded from."""
+        """folder: the folder that the model was loaded from."""
         self.engine = engine
         self.labels = engine.labels
         self.subwords = subwords
@@ -81,18 +81,17 @@ class DiffusionNER:
 
         Args:
             path: Name of an installed model (`diffusionner models` lists them; the default is
-            `en`),
-                a folder written by `diffusionner train`, `diffusionner export` or
+                `en`), a folder written by `diffusionner train`, `diffusionner export` or
                 `save_pretrained`, or a name on the Hugging Face hub, the only case in which
                 anything is downloaded. An installed model takes precedence over a folder of the
-                same name, which is `./en`.
+                same name; write `./en` for the folder.
             device: "cpu", "cuda", "cuda:1" …; the default is a GPU if there is one.
-            backend: "torch", or "onnx" for an exported folder, which needs no torch. The default is
-                what the folder was written for.
+            backend: "torch", or "onnx" for an exported model, which needs no torch. The default
+                follows from the folder.
             precision: "float32" or "bf16", for torch. The default is bf16 on a GPU, float32 on a
-            CPU. cuda_graphs: On a GPU, replay batches of a known shape as CUDA graphs: faster, but
-            takes
-                memory.
+                CPU.
+            cuda_graphs: On a GPU, replay batches of a known shape as CUDA graphs. This is faster
+                but takes memory.
         """
         path = registry.find_model(path)
         exported = any((path / file).exists() for file in (ENCODER_FILE, DENOISER_FILE))
@@ -199,13 +198,13 @@ class DiffusionNER:
         """Return the entities of a text, with character offsets."""
         if not isinstance(text, str):
             raise TypeError(
-                f"a model is called with one text, not {type(text).__name__}; use pipe for many "
-                "texts, predict_tokens for lists of words"
+                f"expected one text, not {type(text).__name__}; use pipe for many texts and "
+                "predict_tokens for lists of words"
             )
         return next(self.pipe([text], **options))
 
     def steps(self, text: str, **options: Any) -> tuple[list[TextSentence], list[Trajectory]]:
-        """Return the sentences of a text and every denoising step of each, from noise."""
+        """Return the sentences of a text and the denoising steps of each, started from noise."""
         self.settings.require_denoising("steps()")
         settings = self._with_options({**options, "start": "noise"})
         parts = split_sentences(text)
@@ -219,7 +218,9 @@ class DiffusionNER:
     def pipe(self, texts: Iterable[str], **options: Any) -> Iterator[Entities]:
         """Yield the entities of many texts, in order. Sentences of one text are context."""
         if isinstance(texts, str):
-            raise TypeError("pipe takes many texts; call the model itself with a single one")
+            raise TypeError(
+                "pipe takes a collection of texts; to process one text, call the model itself"
+            )
         return self.stream(separate_documents(texts), **options)
 
     def predict_entities(
@@ -240,8 +241,8 @@ class DiffusionNER:
 
         if labels is not None:
             gliner.check_types(labels, self.labels)
-        found = self(text, **{**options, "threshold": threshold, "overlap": "all"})
-        return gliner.to_gliner(found, labels, flat_ner)
+        entities = self(text, **{**options, "threshold": threshold, "overlap": "all"})
+        return gliner.to_gliner(entities, labels, flat_ner)
 
     def predict_tokens(
         self,
@@ -263,10 +264,11 @@ class DiffusionNER:
         """
         if any(isinstance(words, str) for words in sentences):
             raise TypeError(
-                "predict_tokens takes a list of sentences, each a list of words; wrap a single one"
+                "predict_tokens takes a list of sentences, each a list of words; for one sentence, "
+                "pass a list with that sentence"
             )
         if docs is not None and len(docs) != len(sentences):
-            raise ValueError(f"{len(docs)} docs for {len(sentences)} sentences")
+            raise ValueError(f"docs has {len(docs)} entries for {len(sentences)} sentences")
         if from_spans is not None:
             pairs = zip(sentences, docs or repeat(None), strict=False)
             items = [Sentence(list(words), doc=doc) for words, doc in pairs]
@@ -295,7 +297,7 @@ class DiffusionNER:
         progress: Callable[[int, int], None] = lambda done, total: None,
         **options: Any,
     ) -> list[list[DecodedEntity]]:
-        """Return the same in word and type indices, with summed probabilities, scores and votes."""
+        """Return the entities of a corpus as word and type indices, with scores and votes."""
         inference = self._with_options(options).inference
         with paused_collector():
             corpus = EncodedCorpus(sentences, self.subwords, self.settings.encoder)
@@ -326,7 +328,7 @@ class DiffusionNER:
         return self.settings.with_inference(options)
 
     def score_rule(self, inference: InferenceSettings) -> ScoreRule:
-        """Return what scores and filters entities under these settings."""
+        """Return the rule that scores and filters entities under these settings."""
         rule = self._score_rules.get(inference)
         if rule is None or rule.calibration is not self.calibration:
             rule = ScoreRule(inference, self.labels, self.calibration)
@@ -352,7 +354,9 @@ class DiffusionNER:
                 f"expected {settings.inference.steps} to {timesteps}"
             )
         if len(from_spans) != len(sentences):
-            raise ValueError(f"spans of {len(from_spans)} sentences for {len(sentences)} sentences")
+            raise ValueError(
+                f"from_spans has {len(from_spans)} entries for {len(sentences)} sentences"
+            )
         for number, (sentence, spans) in enumerate(zip(sentences, from_spans, strict=True)):
             for left, right in spans:
                 if not 0 <= left < right <= len(sentence.words):

@@ -39,7 +39,7 @@ CHUNK_GROWTH = 2
 
 
 def batch_size(engine: Engine, settings: InferenceSettings) -> int:
-    """Return the number of sentences of a batch."""
+    """Return the number of sentences per batch."""
     if settings.batch_size == AUTO:
         return GPU_BATCH if engine.prefetch else CPU_BATCH
     return int(settings.batch_size)
@@ -55,8 +55,8 @@ class PredictionTask:
     # from, and their timestep.
     start_spans: Spans | None = None
     timestep: int | None = None
-    decoded: list[EntityColumns] = field(default_factory=list)  # of the batches that are done
-    remaining: int = 0  # batches that are not
+    decoded: list[EntityColumns] = field(default_factory=list)  # of finished batches
+    remaining: int = 0  # unfinished batches
 
     def launch(self, engine: Engine, chosen: np.ndarray, settings: InferenceSettings) -> Pending:
         """Start a batch of windows."""
@@ -96,11 +96,11 @@ def predict_each(
     on_launch: Callable[[], None] = lambda: None,
     on_done: Callable[[int], None] = lambda windows: None,
 ) -> Iterator[list[list[DecodedEntity]]]:
-    """Yield what `predict` returns, for one task after the other.
+    """Yield the entities of each task's sentences, task by task.
 
     A device gets the first batches of the next task before the host finishes the last one.
-    on_launch is called after a launch, while the device is busy and the host is not; on_done, with
-    the number of its windows, after each batch that is done.
+    on_launch is called after a launch, while the device is busy and the host is free; on_done is
+    called after each batch, with the number of its windows.
     """
     size = batch_size(engine, settings)
     running: deque[tuple[PredictionTask, np.ndarray, Pending]] = deque()
@@ -141,9 +141,9 @@ def _start_from_spans(
         rows.append(
             [(s - offset, e - 1 - offset) for s, e in spans if s < offset + words and e > offset]
         )
-    most = max(1, max(len(row) for row in rows))
-    placed = np.zeros((len(rows), most, 2), dtype=np.int64)
-    slots = np.zeros((len(rows), most), dtype=bool)
+    count = max(1, max(len(row) for row in rows))
+    placed = np.zeros((len(rows), count, 2), dtype=np.int64)
+    slots = np.zeros((len(rows), count), dtype=bool)
     for i, row in enumerate(rows):
         if row:
             placed[i, : len(row)] = row
@@ -164,12 +164,12 @@ class Item:
             doc = f"\0text {number}" if doc is None else doc
             self.sentences = [Sentence(part.words, doc=doc) for part in self.parts]
         else:
-            if not all(issubclass(kind, str) for kind in set(map(type, content))):
+            if not all(issubclass(word_type, str) for word_type in set(map(type, content))):
                 raise TypeError(f"the words of sentence {number} are not all strings")
             self.sentences = [Sentence(list(content), doc=doc)] if content else []
 
     def entities(self, decoded: Iterator[list[DecodedEntity]], labels: Sequence[str]) -> Entities:
-        """Return the entities in the offsets of the input; decoded: those of its sentences next."""
+        """Return the entities in the offsets of the input; decoded: entities by sentence."""
         entities = Entities()
         entities.text, entities.labels = self.content, labels
         for number, sentence in enumerate(self.sentences):
@@ -224,7 +224,7 @@ class Chunk:
 
     items: list[Item]
     corpus: EncodedCorpus
-    sentences: range  # those of the items, among the sentences of the corpus
+    sentences: range  # indices of the items' sentences in the corpus
 
 
 class ChunkReader:
@@ -251,7 +251,7 @@ class ChunkReader:
         self.ended = False
 
     def read_more(self, sentences: int | None = None) -> bool:
-        """Read about that many sentences; return whether there are enough for a chunk.
+        """Read about `sentences` more; return whether there are enough for a chunk.
 
         The default is the size of a batch: with more at a time, a device waits for the next launch.
         """
@@ -267,7 +267,7 @@ class ChunkReader:
         return self.ended or self.waiting_sentences >= self.chunk_size
 
     def next_chunk(self) -> Chunk | None:
-        """Return the next chunk, reading what it still needs; None at the end."""
+        """Return the next chunk, reading more input if needed; None at the end."""
         self.read_more(self.chunk_size)
         while True:
             # The last items must wait until their right context is known.
@@ -285,9 +285,9 @@ class ChunkReader:
         self.chunk_size = min(CHUNK_GROWTH * self.chunk_size, self.max_chunk_size)
         items, self.waiting = self.waiting[:ready], self.waiting[ready:]
         inside = [sentence for item in items for sentence in item.sentences]
-        behind = [sentence for item in self.waiting for sentence in item.sentences]
-        self.waiting_sentences = len(behind)
-        corpus = EncodedCorpus(self.before + inside + behind, self.subwords, self.settings)
+        after_chunk = [sentence for item in self.waiting for sentence in item.sentences]
+        self.waiting_sentences = len(after_chunk)
+        corpus = EncodedCorpus(self.before + inside + after_chunk, self.subwords, self.settings)
         sentences = range(len(self.before), len(self.before) + len(inside))
         self.before = (self.before + inside)[-self.context :] if self.context else []
         return Chunk(items, corpus, sentences)

@@ -25,7 +25,7 @@ class TorchEngine:
     prefetch = 0  # a batch is done when `launch` returns
 
     def __init__(self, network: Network, running: Network | None = None) -> None:
-        """running: a rounded copy of the network to run instead of it."""
+        """running: a copy in lower precision that is run instead of the network."""
         self.network = network
         self.running = running or network
         self.labels = network.labels
@@ -36,7 +36,7 @@ class TorchEngine:
         start: ReverseStart[np.ndarray],
         settings: InferenceSettings,
     ) -> Pending:
-        """Run a batch. A network in training mode is put back into it."""
+        """Run a batch. A network that is being trained returns to training mode."""
         network = self.running
         to_tensor = partial(torch.as_tensor, device=next(network.parameters()).device)
         was_training = network.training
@@ -46,12 +46,12 @@ class TorchEngine:
             with torch.inference_mode():
                 encoding = network.encoder(batch.map(to_tensor))
                 spans = None if start.spans is None else to_tensor(start.spans)
-                start_here = ReverseStart(to_tensor(start.slots), spans, start.timestep)
-                found = network.candidates(encoding, batch.keys, start_here, settings)
+                start_on_device = ReverseStart(to_tensor(start.slots), spans, start.timestep)
+                candidates = network.candidates(encoding, batch.keys, start_on_device, settings)
         finally:
             if was_training:
                 network.train()
-        arrays = {name: tensor.cpu().numpy() for name, tensor in vars(found).items()}
+        arrays = {name: tensor.cpu().numpy() for name, tensor in vars(candidates).items()}
         return lambda: Candidates(**arrays)
 
 
@@ -75,7 +75,9 @@ def load_engine(
         raise SettingsError(
             f"device '{device}' cannot be used ({reason}); try cpu, or leave it out"
         ) from error
-    running = network if precision == "float32" else _rounded(network, PRECISIONS[precision])
+    running = (
+        network if precision == "float32" else _lower_precision(network, PRECISIONS[precision])
+    )
     if not on_gpu:
         return TorchEngine(network, running)
     from diffusionner.inference.gpu.engine import GpuEngine
@@ -83,10 +85,10 @@ def load_engine(
     return GpuEngine(network, running, cuda_graphs)
 
 
-def _rounded(network: Network, dtype: torch.dtype) -> Network:
-    """Return a rounded copy to run; the weights themselves stay as they are, to be saved.
+def _lower_precision(network: Network, dtype: torch.dtype) -> Network:
+    """Return a copy in lower precision. The original weights stay, so that they can be saved.
 
-    Autocast would keep float32 between the layers, twice the bytes.
+    Autocast would keep activations between layers in float32, at twice the memory traffic.
     """
     running = copy.deepcopy(network).to(dtype)
     for module in running.modules():
@@ -96,7 +98,7 @@ def _rounded(network: Network, dtype: torch.dtype) -> Network:
 
 
 def engine_in_training(network: Network) -> Engine:
-    """Return an engine for a network whose weights still change, on the device it is on."""
+    """Return an engine for a network that is being trained, on its current device."""
     if next(network.parameters()).is_cuda:
         from diffusionner.inference.gpu.engine import GpuEngine
 

@@ -1,4 +1,4 @@
-"""The interface of every method: an encoder, and candidates read from what it encodes."""
+"""The interface of every method: encode sentences and return candidate entities."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from diffusionner.settings import InferenceSettings, Settings
 
 
 class Network(nn.Module, ABC):
-    """The sentence encoder, to which a method adds what turns H_S into candidates.
+    """The sentence encoder; a method adds the part that turns H_S into candidates.
 
     Labels and settings determine its shape, so a checkpoint is rebuilt from its config.json.
     """
@@ -48,23 +48,23 @@ class Network(nn.Module, ABC):
     ) -> Candidates[Tensor]:
         """Return candidate entities.
 
-        keys: [B] noise keys of the sentences; keys and start matter to a method that denoises.
+        keys: [B] noise keys of the sentences. Only methods that denoise use keys and start.
         """
 
-    def encode(self, batch: Batch[Tensor], freeze_transformer: bool = False) -> SentenceEncoding:
-        """Return H_S, without gradients for the pretrained part if that is frozen."""
-        with torch.no_grad() if freeze_transformer else nullcontext():
+    def encode(self, batch: Batch[Tensor], freeze_encoder: bool = False) -> SentenceEncoding:
+        """Return H_S. freeze_encoder: without gradients for the pretrained part."""
+        with torch.no_grad() if freeze_encoder else nullcontext():
             words = self.encoder.pooled(batch)
         return self.encoder.contextualise(words, batch.lengths, batch.characters)
 
     def start_from(self, weights: Mapping[str, Tensor], same_labels: bool) -> None:
-        """Load the weights of a trained model that fit; those of types only for equal labels."""
+        """Load the matching weights of a trained model; weights of types only for equal labels."""
         own = self.state_dict()
-        fitting = {
+        matching = {
             name: tensor
             for name, tensor in weights.items()
             if name in own
             and own[name].shape == tensor.shape
             and (same_labels or not name.startswith(self.type_weights))
         }
-        self.load_state_dict(fitting, strict=False)
+        self.load_state_dict(matching, strict=False)

@@ -112,8 +112,8 @@ class EntityDecoder(nn.Module):
     ) -> Prediction:
         """Predict boundaries and types of the noisy spans.
 
-        spans [B, D, K, 2] word indices; t [B, D]; slots [B, K] masks spans from each other, None if
-        all of them count.
+        spans [B, D, K, 2] word indices; t [B, D]; slots [B, K] true for spans that others may see,
+        None for all.
         """
         hidden = self.encode_spans(sentence, self._pool(sentence, spans), slots)
         hidden = hidden + self.timestep_table[t][..., None, :].to(hidden.dtype)
@@ -137,7 +137,7 @@ class EntityDecoder(nn.Module):
         return Prediction(left, right, self.classifier(hidden).float(), spans)
 
     def _pooling_tables(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the first and the last word of a span contribute to H_X, for every word.
+        """Return the contribution of every word to H_X as the first and as the last of a span.
 
         mean: the sums of H_S before the first word and up to the last one, in float32.
         endpoints: W(gelu(first) ‖ gelu(last)) is a sum whose terms depend on one word each.
@@ -227,10 +227,9 @@ class Attention(nn.Module):
     def keys_values(self, source: Tensor) -> KeysValues:
         """[B, S, h] → two of [B, heads, S, h / heads]"""
         keys, values = self.key_value(source).chunk(2, dim=-1)
-        split = (self.heads, -1)
-        return keys.unflatten(-1, split).transpose(1, 2), values.unflatten(-1, split).transpose(
-            1, 2
-        )
+        heads = (self.heads, -1)
+        keys = keys.unflatten(-1, heads).transpose(1, 2)
+        return keys, values.unflatten(-1, heads).transpose(1, 2)
 
     def forward(self, target: Tensor, keys_values: KeysValues, mask: Tensor | None) -> Tensor:
         """target [B, Q, h]; mask [B, S] or [B, 1, Q, S], true where visible → [B, Q, h]"""
@@ -283,9 +282,9 @@ def pointer_scores(words: Tensor, spans: Tensor, weight: Tensor, lengths: Tensor
     # relu(x) = (x + |x|) / 2, and Σ |weight|·|word - (-span)| is an L1 distance: one over the
     # hidden units with positive weight minus one over the others.
     words, spans, weight = words.float(), spans.float(), weight.float()
-    size, order = weight.abs(), weight.argsort(descending=True)
+    magnitude, order = weight.abs(), weight.argsort(descending=True)
     positive = int((weight > 0).sum())
-    scaled = (words * size)[..., order], (spans * -size)[..., order]
+    scaled = (words * magnitude)[..., order], (spans * -magnitude)[..., order]
     above, below = (
         torch.cdist(s, w, p=1)
         for w, s in zip(*(part.tensor_split([positive], -1) for part in scaled), strict=True)
@@ -306,8 +305,8 @@ def _fused_scores() -> Callable[..., Tensor] | None:
 class OffsetScores(nn.Module):
     """Score of each distance between a noisy and a denoised boundary.
 
-    Without them a decoder must find a boundary that is already right among all words by their
-    meaning, which takes long to learn.
+    Without them, the decoder would have to find a boundary that is already right by its content,
+    among all words, which takes long to learn.
     """
 
     def __init__(self, size: int, window: int) -> None:
@@ -339,7 +338,7 @@ def sinusoidal_table(rows: int, size: int) -> Tensor:
 def read_out(
     prediction: Prediction, slots: Tensor, initial: SpanScores | None
 ) -> Candidates[Tensor]:
-    """Read the most likely boundaries and type of every span, one step for each of the D sets.
+    """Read the most likely boundaries and type of every span; each of the D sets is one step.
 
     slots: [B, K] true where the sentence has a span. With an initializer, which scores the span
     independently, the summed probability is the mean of both on the same scale; if the initializer

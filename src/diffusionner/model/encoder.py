@@ -47,7 +47,7 @@ class CharacterFeatures(nn.Module):
         """[B, M, C] → [B, M, filters]"""
         width = characters.shape[-1]
         padded = F.pad(self.embedding(characters), (0, 0, 1, 1))
-        # A convolution of width 3 as one matrix product: cuDNN would plan again for every shape.
+        # A convolution of width 3 as one matrix product: cuDNN would plan anew for every shape.
         trigrams = torch.cat([padded[..., i : i + width, :] for i in range(3)], -1)
         features = self.filters(trigrams)
         blank = (characters == 0)[..., None]
@@ -129,7 +129,7 @@ class SentenceEncoder(nn.Module):
         """Run the pretrained part: return word states [B, M, size of the transformer]."""
         mask = batch.attention
         if mask.is_cuda and mask.dim() == 2:
-            # transformers would synchronise to see if a 2-D mask masks anything.
+            # For a 2-D mask, transformers would synchronise to see if it masks anything.
             mask = mask.bool()[:, None, None]
         subwords = self.transformer(input_ids=batch.subwords, attention_mask=mask).last_hidden_state
         return pool_subwords(subwords, batch.first, batch.word_of, self.pooling)
@@ -138,8 +138,7 @@ class SentenceEncoder(nn.Module):
         self, states: Tensor, lengths: Tensor, characters: Tensor
     ) -> SentenceEncoding:
         """Run the part trained from scratch: characters, BiLSTM, projection."""
-        most = states.shape[1]
-        mask = torch.arange(most, device=states.device) < lengths[:, None]
+        mask = torch.arange(states.shape[1], device=states.device) < lengths[:, None]
         if self.characters is not None:
             states = torch.cat([states, self.characters(characters).to(states.dtype)], -1)
         states = self.dropout(states)
@@ -160,7 +159,7 @@ def pool_subwords(
     size = subwords.shape[-1]
     places = first
     if pooling != "first":
-        # Without the context, which is most of L with two sentences on each side.
+        # Leave out the context, which is most of L with two sentences on each side.
         places = first[:, :1] + torch.arange(word_of.shape[1], device=subwords.device)
     if starts is not None:
         own = subwords[(starts[:, None] + places).clamp(max=subwords.shape[0] - 1)]

@@ -18,8 +18,8 @@ from torch.nn import functional as F
 
 SPAN_SIZE = 64  # of the two vectors whose product scores a span
 BIAFFINE_SIZE = 150  # S, as published
-MAX_WIDTH = 32  # in words; wider spans share one bias
-IMPOSSIBLE = -1e4  # score of what is no span of the sentence
+MAX_WIDTH = 32  # words; all wider spans share one bias
+IMPOSSIBLE = -1e4  # score of a pair of words that is not a span
 
 
 @dataclass
@@ -70,7 +70,7 @@ class Biaffine(nn.Module):
         alone = self.first_weight(first)[:, :, None] + self.last_weight(last)[:, None]
         word = torch.arange(words, device=states.device)
         width = (word - word[:, None]).clamp(0, MAX_WIDTH - 1)  # [M, M]
-        # A product with one-hot rows: the gradient of an index would add up word by word.
+        # A product with one-hot rows: the gradient of indexing would be accumulated word by word.
         of_width = F.one_hot(width, MAX_WIDTH).to(self.width.dtype) @ self.width
         return pairs.float() + alone.float() + of_width.float()
 

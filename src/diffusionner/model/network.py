@@ -33,7 +33,7 @@ from diffusionner.settings import InferenceSettings, Settings
 
 @dataclass
 class ReverseState:
-    """What all steps of a reverse process share, and the spans it starts from."""
+    """Inputs shared by all steps of a reverse process, and the spans it starts from."""
 
     sentence: PreparedSentence
     slots: Tensor  # [B, K] true where a sentence has a span
@@ -88,13 +88,13 @@ class DenoisingNetwork(Network):
         state = self.start_reverse(encoding, start, settings)
         steps = list(self.reverse(state, keys, settings, start.timestep))
         counted = steps if settings.average_steps else steps[-1:]
-        found = [read_out(s.prediction, state.slots, state.sentence.initial) for s in counted]
-        return found[0] if len(found) == 1 else Candidates.combine(found, lambda x: torch.cat(x, 1))
+        parts = [read_out(s.prediction, state.slots, state.sentence.initial) for s in counted]
+        return parts[0] if len(parts) == 1 else Candidates.combine(parts, lambda x: torch.cat(x, 1))
 
     def start_reverse(
         self, encoding: SentenceEncoding, start: ReverseStart[Tensor], settings: InferenceSettings
     ) -> ReverseState:
-        """Do everything that comes before the first step."""
+        """Prepare the sentence and choose the spans of the first step."""
         sentence, slots, spans = self.decoder.prepare(encoding), start.slots, start.spans
         # A fixed number of spans fills all slots: attention is faster without a mask.
         masked = settings.spans == AUTO or spans is not None
@@ -104,8 +104,8 @@ class DenoisingNetwork(Network):
             if settings.spans == AUTO:
                 slots = likely_candidates(slots, scores)
                 if not slots.is_cuda:  # reading the number of slots would stall a GPU
-                    most = max(1, int(slots.sum(1).max()))
-                    spans, slots = spans[:, :most], slots[:, :most]
+                    count = max(1, int(slots.sum(1).max()))
+                    spans, slots = spans[:, :count], slots[:, :count]
         x = None
         if spans is not None:
             x = self.coordinates.encode(spans[:, None], encoding.lengths[:, None])
@@ -121,8 +121,8 @@ class DenoisingNetwork(Network):
     ) -> Iterator[ReverseStep[Any]]:
         """Run γ denoising steps from Gaussian spans at T or from the spans of the state.
 
-        keys: [B] noise keys of the sentences; timestep: of spans that the caller gives; denoise:
-        runs a step in place of the method of that name.
+        keys: [B] noise keys of the sentences; timestep: timestep of spans given by the caller;
+        denoise: replaces the method `denoise`.
         """
         device, count = state.slots.device, state.slots.shape[1]
 

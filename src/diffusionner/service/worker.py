@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Operation(NamedTuple):
-    """What to compute for a text; texts with equal operations can share a batch."""
+    """Computation requested for a text; texts with equal operations can share a batch."""
 
     kind: str  # "entities" or "steps"
     options: tuple[tuple[str, object], ...]

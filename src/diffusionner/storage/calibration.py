@@ -1,4 +1,4 @@
-"""The calibration stored with a model: from summed probabilities to scores."""
+"""The calibration stored with a model: a map from summed probabilities to scores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from diffusionner.storage.config import read_config
 
 @dataclass(frozen=True)
 class Calibration:
-    """A non-decreasing line through knots, and the threshold of each type that is best on dev."""
+    """Non-decreasing interpolation between knots, and the best threshold on dev for each type."""
 
     sums: tuple[float, ...]  # summed probabilities, increasing
     probabilities: tuple[float, ...]  # non-decreasing
@@ -41,7 +41,7 @@ class Calibration:
 
     @classmethod
     def from_dict(cls, values: Any, labels: Sequence[str], origin: str) -> Calibration:
-        """Read and check what config.json holds."""
+        """Read and check the calibration in config.json."""
         try:
             sums = tuple(float(x) for x in values["sums"])
             probabilities = tuple(float(x) for x in values["probabilities"])

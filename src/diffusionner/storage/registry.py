@@ -23,15 +23,15 @@ _HUB_FILES = ["*.safetensors", "*.json", "*.txt", "*.onnx"]  # nothing that coul
 def installed_models() -> dict[str, Path]:
     """Return the folder of each installed model by name, the default model first.
 
-    Model packages are located, never imported: no code of theirs runs.
+    Model packages are located but never imported, so none of their code runs.
     """
-    found = {}
+    folders = {}
     for entry in entry_points(group=ENTRY_POINTS):
         # Looking up a submodule would import its parent package.
         spec = find_spec(entry.value) if entry.value.isidentifier() else None
         if spec is not None and spec.submodule_search_locations:
-            found[entry.name] = Path(spec.submodule_search_locations[0])
-    return {name: found[name] for name in sorted(found, key=lambda x: (x != DEFAULT, x))}
+            folders[entry.name] = Path(spec.submodule_search_locations[0])
+    return {name: folders[name] for name in sorted(folders, key=lambda x: (x != DEFAULT, x))}
 
 
 def resolve(model: str | Path) -> str | Path:
@@ -77,8 +77,8 @@ def describe(name: str, folder: Path) -> dict[str, Any]:
 def front_matter(card: Path) -> dict[str, Any]:
     """Return the YAML front matter of a model card; empty if there is none."""
     try:
-        found = re.match(r"---\n(.*?\n)---\n", card.read_text(encoding="utf-8"), re.DOTALL)
-        values = yaml.safe_load(found[1]) if found else {}
+        match = re.match(r"---\n(.*?\n)---\n", card.read_text(encoding="utf-8"), re.DOTALL)
+        values = yaml.safe_load(match[1]) if match else {}
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -63,7 +62,7 @@ def train(
     for name, corpus in (("train", data), ("dev", dev), ("format", format)):
         if isinstance(corpus, str | Path):
             assignments.append(f"data.{name}={json.dumps(str(corpus))}")
-    sentences = [None if isinstance(one, str | Path) else one for one in (data, dev)]
+    sentences = [None if isinstance(c, str | Path) else c for c in (data, dev)]
     run = prepare(start, assignments, *sentences)
     run.train(resume)
     return DiffusionNER.from_pretrained(Path(output))
@@ -75,14 +74,13 @@ class Run:
 
     settings: Settings
     data: RunData
-    choices: list[str]  # what was chosen automatically, one line each
+    choices: list[str]  # automatic choices, one line each
 
     def train(self, resume: bool = False) -> Outcome:
         trainer = Trainer(self.settings, resume, self.data)
-        with closing(trainer.reporter):
-            for line in self.choices:
-                trainer.reporter.say(line)
-            return trainer.run()
+        for line in self.choices:
+            trainer.reporter.say(line)
+        return trainer.run()
 
 
 def prepare(
@@ -91,10 +89,10 @@ def prepare(
     train: Sequence[Sentence] | None = None,
     dev: Sequence[Sentence] | None = None,
 ) -> Run:
-    """Choose the settings of a run from its data, its start and the device.
+    """Choose the settings of a run from its data, its starting model and the device.
 
     assignments: `section.key=value`, which take precedence.
-    train, dev: the corpora; those not given are read from the files in `data.train` and `data.dev`.
+    train, dev: the corpora; if not given, they are read from `data.train` and `data.dev`.
     """
     base, origin, labels = _starting_settings(start)
     given = {assignment.partition("=")[0].strip() for assignment in assignments}
@@ -127,8 +125,8 @@ def _starting_settings(
     if isinstance(start, DiffusionNER):
         if start.folder is None:
             raise CheckpointError(
-                "a model is fine-tuned from its folder, and this one has none; call "
-                "save_pretrained and load it from there"
+                "fine-tuning starts from a model folder, and this model was not loaded from one; "
+                "call save_pretrained and load the model from there"
             )
         start = start.folder
     location = registry.resolve(start)
@@ -159,20 +157,20 @@ def _starting_settings(
 
 def _assignments(settings: Mapping[str, Any]) -> list[str]:
     """Return keyword settings as `section.key=value`."""
-    found = []
+    assignments = []
     for name, value in settings.items():
         if name in _TRAINING:
-            found.append(f"training.{name}={json.dumps(value, default=str)}")
+            assignments.append(f"training.{name}={json.dumps(value, default=str)}")
         elif name in SECTIONS and isinstance(value, Mapping):
-            found += [f"{name}.{key}={json.dumps(one, default=str)}" for key, one in value.items()]
+            assignments += [f"{name}.{k}={json.dumps(v, default=str)}" for k, v in value.items()]
         elif name in ("method", "options"):
-            found.append(f"{name}={json.dumps(value, default=str)}")
+            assignments.append(f"{name}={json.dumps(value, default=str)}")
         else:
             raise SettingsError(
                 f"unknown setting '{name}'; {nearest(name, [*_TRAINING, *SECTIONS])} Training "
                 "settings are given by name, others by section: inference={'overlap': 'flat'}"
             )
-    return found
+    return assignments
 
 
 def _describe(

@@ -36,8 +36,8 @@ def span_iou(spans: Tensor, gold: Tensor, present: Tensor | None = None) -> Tens
     gold = gold[:, None, None]
     shared = torch.minimum(right, gold[..., 1]) - torch.maximum(left, gold[..., 0]) + 1
     shared = shared.clamp(min=0)
-    together = (right - left + 1) + (gold[..., 1] - gold[..., 0] + 1) - shared
-    ratio = shared / together
+    union = (right - left + 1) + (gold[..., 1] - gold[..., 0] + 1) - shared
+    ratio = shared / union
     return ratio if present is None else ratio * present[:, None, None]
 
 
@@ -49,10 +49,10 @@ def slots_per_entity(entities: int, spans: int, matches: int) -> np.ndarray:
     """
     if entities >= spans:
         return np.ones(entities, dtype=np.int64)
-    most = spans // entities
+    share = spans // entities
     if matches:
-        return np.full(entities, min(matches, most), dtype=np.int64)
-    return most + (np.arange(entities) < spans % entities).astype(np.int64)
+        return np.full(entities, min(matches, share), dtype=np.int64)
+    return share + (np.arange(entities) < spans % entities).astype(np.int64)
 
 
 def matched_count(entities: int, spans: int, matches: int) -> int:

@@ -65,7 +65,7 @@ class Objective(nn.Module, ABC, Generic[Predicted]):
         """Return the divisor of an update's loss. counts: [B] entities of its sentences."""
 
     def inputs(self, batch: Batch[np.ndarray], keys: np.ndarray) -> list[np.ndarray]:
-        """Return what a step needs besides the batch, computed in advance on the host.
+        """Return the inputs of a step besides the batch, computed in advance on the host.
 
         keys: [B], unique to sentence and epoch.
         """
@@ -74,7 +74,7 @@ class Objective(nn.Module, ABC, Generic[Predicted]):
     def forward(
         self, batch: Batch[Tensor], inputs: Sequence[np.ndarray], denominator: float
     ) -> Tensor:
-        """Return the loss. denominator: that of the whole update."""
+        """Return the loss. denominator: divisor of the whole update's loss."""
         device = batch.subwords.device
         predicted = self.predict(batch, *to_device(inputs, device))
         # The only point at which the host waits for the device.
@@ -137,7 +137,7 @@ class MatchingObjective(Objective[Predicted]):
         """Return the negative log-likelihood of the matched gold, summed over all spans.
 
         P^l and P^r are Bernoulli per word, so the likelihood of a boundary also counts the words
-        that are not it; pointing everywhere would minimise -log P(boundary) alone.
+        that are not the boundary; pointing everywhere would minimise -log P(boundary) alone.
         """
         positive = assigned >= 0
         chosen = assigned.clamp(min=0)
@@ -165,8 +165,8 @@ class NoisySpans:
     """Spans that the network denoises in a training step, with their timesteps."""
 
     spans: np.ndarray  # [B, 1, K, 2] word indices of noised gold
-    t: np.ndarray  # [B, 1]; with an initializer [B, 3]: also of candidates and of the own draw
-    # The own draw, with an initializer, starts from noise x_T or from the candidates.
+    t: np.ndarray  # [B, 1]; with an initializer [B, 3]: also of candidates and own draw
+    # With an initializer, the own draw starts from noise x_T or from the candidates.
     start_noise: np.ndarray  # [B, K, 2] x_T
     from_noise: np.ndarray  # [B]
 
@@ -273,7 +273,7 @@ class DenoisingObjective(MatchingObjective[StepOutput]):
             assigned = torch.where((assigned < 0) & (iou >= threshold), nearest, assigned)
         loss = self.likelihood(step.prediction, batch, assigned)
         if step.initial is not None:
-            # It counts as much as the spans of a draw.
+            # The initializer counts as much as the K spans of one draw.
             loss = loss + self.spans * self._initial_loss(step.initial, batch)
         return loss
 
@@ -284,9 +284,9 @@ class DenoisingObjective(MatchingObjective[StepOutput]):
         return span_loss(initial.spans, batch.gold, batch.gold_types >= 0, complete).sum()
 
 
-def _timesteps(keys: np.ndarray, most: int | np.ndarray) -> np.ndarray:
-    """Draw one of 1..most for each key."""
-    return (uniform_noise(keys, 1)[..., 0] * most).astype(np.int64) + 1
+def _timesteps(keys: np.ndarray, highest: int | np.ndarray) -> np.ndarray:
+    """Draw a timestep from 1 to `highest` for each key."""
+    return (uniform_noise(keys, 1)[..., 0] * highest).astype(np.int64) + 1
 
 
 def classification_loss(scores: Tensor, batch: Batch[Tensor]) -> Tensor:

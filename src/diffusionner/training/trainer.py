@@ -63,13 +63,6 @@ class Outcome:
     test: Report | None
 
 
-def train(settings: Settings, resume: bool = False) -> Outcome:
-    """Train a model with these settings; the best epoch on dev is kept in `training.output`."""
-    trainer = Trainer(settings, resume)
-    with closing(trainer.reporter):
-        return trainer.run()
-
-
 @dataclass
 class MicroBatch:
     """One forward and backward pass of a process, prepared on the host."""
@@ -94,7 +87,11 @@ class Meter:
 
 
 class Trainer:
-    def __init__(self, settings: Settings, resume: bool, data: RunData | None = None) -> None:
+    """One training run: its data, network, optimiser and state."""
+
+    def __init__(
+        self, settings: Settings, resume: bool = False, data: RunData | None = None
+    ) -> None:
         """data: corpora that are already loaded; otherwise those of the settings are read."""
         self.output = Path(settings.training.output)
         self.state_path = self.output / STATE_FILE
@@ -144,6 +141,11 @@ class Trainer:
         self.reporter = self._open_output()
 
     def run(self) -> Outcome:
+        """Train to the end; the best epoch on dev is kept in `training.output`."""
+        with closing(self.reporter):
+            return self._run()
+
+    def _run(self) -> Outcome:
         started = time.monotonic() - self.progress.seconds
         model: nn.Module | None = None
         for epoch in range(self.progress.epoch, self.epochs):
@@ -329,10 +331,12 @@ class Trainer:
         inference = Settings.from_dict(read_config(self.output)["settings"]).inference
         rule = ScoreRule(inference, self.data.labels, load_calibration(self.output))
         sentences = self.data.test
-        found = predict_shared(
+        decoded = predict_shared(
             self.accelerator, self.network, self._encode("test"), len(sentences), inference, rule
         )
-        report = score_sentences(sentences, [to_spans(one, self.data.labels) for one in found])
+        report = score_sentences(
+            sentences, [to_spans(entities, self.data.labels) for entities in decoded]
+        )
         if self.accelerator.is_main_process:
             scores = {"data": fingerprint(sentences).to_dict(), **report.to_dict()}
             write_bytes(self.output / TEST_SCORES, (json.dumps(scores, indent=1) + "\n").encode())
