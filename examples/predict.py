@@ -15,7 +15,7 @@ texts = ["Marie Curie was born in Warsaw.", "She moved to Paris in 1891."]
 for found in ner.pipe(texts):
     print([(entity.text, entity.label) for entity in found])
 
-# Fewer and surer entities.
+# Fewer entities, with higher scores.
 print(len(ner(text, threshold=0.95)), "of", len(entities), "have a score of 0.95 or more")
 
 # The paper's start: 60 random spans, denoised in 5 steps.

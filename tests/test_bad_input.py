@@ -160,7 +160,7 @@ def test_incomplete_tokenizers(refused, folder):
 
 def test_plain_encoder_as_model(refused, encoder_folder):
     err = refused("predict", "--model", encoder_folder, "Ada")
-    assert "is not a DiffusionNER model (it says: bert)" in err
+    assert "is not a DiffusionNER model (model_type: bert)" in err
     assert "set encoder.name to this folder" in err
 
 

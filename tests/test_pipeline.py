@@ -353,9 +353,9 @@ def test_impossible_timesteps_are_errors(ner, timestep):
 
 
 def test_inconsistent_arguments_are_errors(ner):
-    with pytest.raises(ValueError, match="spans of 1 sentences for 2"):
+    with pytest.raises(ValueError, match="from_spans has 1 entries for 2"):
         ner.predict_tokens([["a"], ["b"]], from_spans=[[]])
-    with pytest.raises(ValueError, match="1 docs for 2"):
+    with pytest.raises(ValueError, match="docs has 1 entries for 2"):
         ner.predict_tokens([["a"], ["b"]], docs=["x"])
     with pytest.raises(ValueError, match="from_spans"):
         ner.predict_tokens([["a"]], timestep=5)

@@ -90,7 +90,7 @@ def test_fine_tune_starts_from_the_model(model, corpus, tmp_path):
 
 
 def test_a_model_without_a_folder_cannot_be_fine_tuned(encoder_folder):
-    with pytest.raises(CheckpointError, match="this one has none; call save_pretrained"):
+    with pytest.raises(CheckpointError, match="not loaded from one; call save_pretrained"):
         lively_model(encoder_folder).fine_tune(FEW)
 
 

@@ -47,10 +47,10 @@ class Entities(list[Entity]):
     def of(
         cls, entities: Iterable[Entity], text: str | Sequence[str], labels: Sequence[str] = ()
     ) -> Entities:
-        """Return a list of entities that knows its text."""
-        made = cls(entities)
-        made.text, made.labels = text, labels
-        return made
+        """Return the entities together with their text and the labels of the model."""
+        result = cls(entities)
+        result.text, result.labels = text, labels
+        return result
 
     def characters(self) -> tuple[str, list[Entity]]:
         """Return the text and the entities with character offsets; words are joined by spaces."""

@@ -79,7 +79,7 @@ class EncodedCorpus:
         settings: EncoderSettings,
         labels: Sequence[str] | None = None,
     ) -> None:
-        """With labels, batches also carry the gold entities (training)."""
+        """labels: types of the gold entities, which batches then include (training)."""
         self.tokenizer = tokenizer
         word_counts = np.array([len(s.words) for s in sentences], dtype=np.int64)
         width = CHARACTERS_PER_WORD if settings.character_filters else 0
@@ -112,7 +112,7 @@ class EncodedCorpus:
         return len(self.windows.sentence)
 
     def _place_gold(self, sentences: Sequence[Sentence], labels: Sequence[str]) -> None:
-        """Assign gold entities to windows, each to one that holds all of it."""
+        """Assign each gold entity to the windows that contain it."""
         index = {label: i for i, label in enumerate(labels)}
         spans: list[tuple[int, int]] = []
         types: list[int] = []
@@ -142,7 +142,7 @@ class EncodedCorpus:
         longest = int(sizes.max()) + self.tokenizer.special_count
         length = min(round_up(longest, multiples[0]), max(longest, self.tokenizer.limit))
         words = w.words[chosen]
-        most = round_up(int(words.max()), multiples[1])
+        max_words = round_up(int(words.max()), multiples[1])
 
         columns = np.arange(length) - len(prefix)
         inside = (columns >= 0) & (columns < sizes[:, None])
@@ -155,14 +155,14 @@ class EncodedCorpus:
 
         word_start = w.word_start[chosen]
         own_start = self.subword_offset[word_start]
-        # Only the head of a word that is too long for a window is there.
+        # A word that is too long for a window is truncated.
         own_sizes = np.minimum(self.subword_offset[word_start + words], ends) - own_start
         columns = np.arange(min(round_up(int(own_sizes.max()), multiples[4]), length))
         own = columns < own_sizes[:, None]
         local = self.word_of_subword[np.where(own, own_start[:, None] + columns, 0)]
-        word_of = np.where(own, local - word_start[:, None], most)
+        word_of = np.where(own, local - word_start[:, None], max_words)
 
-        position = np.arange(most)
+        position = np.arange(max_words)
         real = position < words[:, None]
         flat_words = np.where(real, word_start[:, None] + position, 0)
         first = np.where(real, self.subword_offset[flat_words] - starts[:, None] + len(prefix), 0)
@@ -197,7 +197,7 @@ class EncodedCorpus:
         )
 
     def widest(self, size: int) -> np.ndarray:
-        """Return windows whose batch is as large as any, in subwords, words and words' subwords."""
+        """Return windows that form the largest possible batch, in L, M and P."""
         w = self.windows
         subwords = w.subword_end - w.subword_start
         own = self.subword_offset[w.word_start + w.words] - self.subword_offset[w.word_start]
@@ -270,8 +270,8 @@ def _plan_windows(
     long = np.flatnonzero(subword_offset[end] - subword_offset[start] > budget)
     parts = [np.stack([number, start, end, start, end])]
     for sentence in long.tolist():
-        found = window_parts(subword_offset, int(start[sentence]), int(end[sentence]), budget)
-        parts.append(np.array([(sentence, *part) for part in found]).T)
+        pieces = window_parts(subword_offset, int(start[sentence]), int(end[sentence]), budget)
+        parts.append(np.array([(sentence, *piece) for piece in pieces]).T)
     parts[0] = np.delete(parts[0], long, axis=1)
     table = np.concatenate(parts, axis=1)
     sentence, first, last, owned_first, owned_last = table[:, table[0].argsort(kind="stable")]

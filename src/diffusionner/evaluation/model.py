@@ -38,8 +38,8 @@ def evaluate(
     sentences = formats.read(data, format) if isinstance(data, str | Path) else data
     ner = model if isinstance(model, DiffusionNER) else DiffusionNER.from_pretrained(model)
     check_labels(sentences, ner.labels)
-    found = ner.decode_sentences(sentences, progress, **inference_options)
-    report = score_sentences(sentences, [to_spans(one, ner.labels) for one in found])
-    totals, correct, _ = outcomes(sentences, found, ner.labels)
+    decoded = ner.decode_sentences(sentences, progress, **inference_options)
+    report = score_sentences(sentences, [to_spans(entities, ner.labels) for entities in decoded])
+    sums, correct, _ = outcomes(sentences, decoded, ner.labels)
     rule = ner.score_rule(ner.settings.with_inference(inference_options).inference)
-    return replace(report, prediction_scores=PredictionScores(rule.scores(totals), correct))
+    return replace(report, prediction_scores=PredictionScores(rule.scores(sums), correct))

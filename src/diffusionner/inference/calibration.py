@@ -1,7 +1,7 @@
-"""Fit the calibration of a model: from the sum of the three probabilities to that of being right.
+"""Fit the calibration of a model: summed probabilities to probabilities of being right.
 
-It is fitted on dev after training. A score then means what it says, and a threshold of 0.5 means
-the same for every model.
+It is fitted on dev after training. A score is then a probability, and a threshold of 0.5 means the
+same for every model.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from diffusionner.inference.decoding import DecodedEntity
 from diffusionner.storage.calibration import Calibration
 
 DEFAULT_THRESHOLD = 0.5
-MIN_PER_KNOT = 25  # entities, right or wrong, that a knot stands for
-MIN_GOLD = 50  # entities of a type that gets a threshold of its own
-EQUIVALENT_F1 = 0.003  # smaller differences mean nothing
+MIN_PER_KNOT = 25  # minimum number of predicted entities per knot
+MIN_GOLD = 50  # gold entities that a type needs to get its own threshold
+EQUIVALENT_F1 = 0.003  # smaller differences are ignored
 GRID = np.round(np.arange(0.25, 0.76, 0.05), 2)
 
 
@@ -29,7 +29,7 @@ def fit_calibration(
 ) -> Calibration | None:
     """Fit an isotonic regression of right or wrong on the sums; None if there are too few entities.
 
-    predicted: entities of the sentences whatever their sum, with overlaps resolved.
+    predicted: entities of the sentences with any sum, overlaps resolved.
     """
     sums, right, types = outcomes(sentences, predicted, labels)
     if len(sums) < 2 * MIN_PER_KNOT:
@@ -60,7 +60,7 @@ def _knots(sums: np.ndarray, right: np.ndarray) -> tuple[list[float], list[float
             reached = seen[start]
     size = np.add.reduceat(counts, starts)
     centres = np.add.reduceat(values * counts, starts) / size
-    # Add one entity that is half right to each knot: a few that are all right are no certainty.
+    # Add one half-right entity to each knot: a few right entities are no proof of certainty.
     rates = (np.add.reduceat(hits, starts) + 0.5) / (size + 1)
     rising = isotonic_regression(rates, weights=size).x
     return np.round(centres, 6).tolist(), np.round(rising, 6).tolist()
@@ -87,8 +87,8 @@ def outcomes(
 def _best_threshold(scores: np.ndarray, right: np.ndarray, gold: int) -> float:
     """Return the threshold with the best F1 of a type; 0.5 for a rare type.
 
-    With true probabilities it is half of the best F1 (Lipton et al., 2014). Of the thresholds that
-    do equally well on these sentences, the nearest to that is the likeliest to do well on others.
+    With true probabilities, the best threshold is half of the best F1 (Lipton et al., 2014). Among
+    thresholds that do equally well on these sentences, the one nearest to that generalises best.
     """
     if gold < MIN_GOLD:
         return DEFAULT_THRESHOLD

@@ -25,7 +25,7 @@ class DecodedEntity(NamedTuple):
     type_id: int
     summed_probability: float  # P^l + P^r + P^c, averaged over steps
     score: float  # in [0, 1]
-    votes: int  # spans that had these boundaries, in the step with most of them
+    votes: int  # spans with these boundaries, in the step that has the most of them
 
 
 class EntityColumns(NamedTuple):
@@ -45,7 +45,7 @@ _NO_ENTITIES = EntityColumns(*[np.zeros(0, dtype=np.int64)] * 7)
 
 
 class ScoreRule:
-    """Turns summed probabilities into scores, and decides which are high enough."""
+    """Turns summed probabilities into scores, and holds the minimum for each type."""
 
     def __init__(
         self, settings: InferenceSettings, labels: Sequence[str], calibration: Calibration | None
@@ -77,12 +77,12 @@ def merge_candidates(
 ) -> EntityColumns:
     """Return the distinct spans of a batch that score high enough.
 
-    Of equal boundaries the most likely type stays. The summed probability is the mean over the
-    steps in which spans had these boundaries: a step that moves away from an entity does not undo
-    it, but one that is found repeatedly is judged by all of them.
+    Among spans with equal boundaries, the most likely type is kept. The summed probability is the
+    mean over the steps in which spans had these boundaries: a step that moves away from an entity
+    does not remove it, and an entity found in several steps is scored by all of them.
 
     A window of a split sentence keeps the entities whose middle it owns, so each is taken from the
-    window in which it has most context.
+    window in which it has the most context.
 
     chosen: [B] windows of the batch.
     """
@@ -119,14 +119,19 @@ def merge_candidates(
     if not len(order):
         return _NO_ENTITIES
     starts = _run_starts(span[order])
-    one = _best_of(order, starts, type_probability)  # from the step that is surest of the type
+    chosen_span = _best_of(order, starts, type_probability)  # from the step with the highest P^c
     summed = np.add.reduceat(summed[order], starts) / np.diff(starts, append=len(order))
     votes = np.maximum.reduceat(votes[order], starts)
-    type_id = type_id[one]
+    type_id = type_id[chosen_span]
     passed = summed >= rule.min_sums[type_id]
-    one, type_id, summed, votes = one[passed], type_id[passed], summed[passed], votes[passed]
+    kept, type_id, summed, votes = (
+        chosen_span[passed],
+        type_id[passed],
+        summed[passed],
+        votes[passed],
+    )
     return EntityColumns(
-        windows.sentence[window[one]], left[one], right[one], type_id, summed,
+        windows.sentence[window[kept]], left[kept], right[kept], type_id, summed,
         rule.scores(summed), votes,
     )  # fmt: skip
 
@@ -187,17 +192,17 @@ def _best_of(order: np.ndarray, starts: np.ndarray, *values: np.ndarray) -> np.n
 def resolve_overlaps(entities: Iterable[DecodedEntity], policy: str) -> list[DecodedEntity]:
     """Keep the best entities that the policy allows together, in reading order.
 
-    A lower φ only adds entities that rank last, so filtering by φ before or after gives the same.
-    That does not hold for thresholds by type: an entity below its threshold must not exclude
-    another.
+    Filtering by φ before or after gives the same result, since a lower φ only adds entities that
+    rank last. Thresholds by type must be applied before: an entity below its threshold must not
+    exclude another.
     """
     ranked = sorted(entities, key=lambda e: (-e.summed_probability, e.left, e.right, e.type_id))
     if policy != "all":
         clash = _crossing if policy == "nested" else _overlapping
         kept: list[DecodedEntity] = []
-        for one in ranked:
-            if not any(clash(one, other) for other in kept):
-                kept.append(one)
+        for entity in ranked:
+            if not any(clash(entity, other) for other in kept):
+                kept.append(entity)
         ranked = kept
     return sorted(ranked, key=lambda e: (e.left, -e.right, e.type_id))
 

@@ -1,4 +1,4 @@
-"""Every denoising step of a sentence, to be looked at: the noisy spans and what they became."""
+"""Every denoising step of a sentence, for inspection: noisy and denoised spans."""
 
 from __future__ import annotations
 

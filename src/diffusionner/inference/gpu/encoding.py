@@ -24,7 +24,7 @@ from diffusionner.model.encoder import SentenceEncoder, SentenceEncoding, pool_s
 from diffusionner.model.tensors import pack, to_device, unpack
 
 TOTAL_SIZES = 32  # sizes between powers of two that the subwords of a batch are padded to
-LENGTH_MULTIPLE = 128  # the longest sentence, the reach of attention, is rounded up to a multiple
+LENGTH_MULTIPLE = 128  # the length of the longest sentence is rounded up to a multiple of this
 
 
 def can_pack(encoder: SentenceEncoder) -> bool:

@@ -77,8 +77,8 @@ class GpuEngine:
     def __init__(
         self, network: Network, running: Network, cuda_graphs: bool, autocast: bool = False
     ) -> None:
-        """running: a rounded copy of the network; autocast: run in bf16 although it is not."""
-        # cuDNN's attention is planned again for every shape, which costs more than it saves.
+        """running: the copy of the network to run; autocast: run a float32 network in bf16."""
+        # cuDNN's attention is planned anew for every shape, which costs more than it saves.
         torch.backends.cuda.enable_cudnn_sdp(False)
         self.network = network
         self.running = running
@@ -113,7 +113,7 @@ class GpuEngine:
         start: ReverseStart[np.ndarray],
         settings: InferenceSettings,
     ) -> Pending:
-        """Launch a batch. A network in training mode is put back into it."""
+        """Launch a batch. A network that is being trained returns to training mode."""
         fixed = settings.spans != AUTO or settings.start != "candidates" or start.spans is not None
         if fixed or not isinstance(self.running, DenoisingNetwork):
             return self._launch(batch, start, settings)

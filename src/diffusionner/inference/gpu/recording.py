@@ -18,7 +18,7 @@ from torch import Tensor
 
 from diffusionner.batching import round_up
 
-MIN_SIGHTINGS = 2  # a shape is recorded when it comes again: recording one seen once does not pay
+MIN_SIGHTINGS = 2  # a shape is recorded when it recurs: recording takes longer than one run
 # Words and spans are padded to multiples of these: few shapes, and little extra work.
 WORDS, SPANS = 16, 8
 MAX_RECORDINGS = 128  # the least recently used one is dropped
@@ -31,7 +31,7 @@ Shape = tuple[object, ...]
 
 @contextmanager
 def on_stream(stream: torch.cuda.Stream) -> Iterator[None]:
-    """Run on another stream, which waits for the current one and is waited for."""
+    """Run on another stream, which waits for the current one; the current one then waits for it."""
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         yield
@@ -41,7 +41,7 @@ def on_stream(stream: torch.cuda.Stream) -> Iterator[None]:
 class Recorder(Protocol):
     """Turns a function whose inputs stay in place into one that can be replayed.
 
-    The result is where that of the last run lies, until another recording runs.
+    The result is the memory that each run writes to, valid until another recording runs.
     """
 
     def __call__(self, work: Callable[[], Result]) -> tuple[Result, Replay]: ...
@@ -67,7 +67,7 @@ class CudaRecorder:
             work()  # libraries choose their kernels and workspaces
         result, replay = self.capture(work)
         with on_stream(self.stream):
-            replay()  # nothing has run so far, and later recordings need the result
+            replay()  # capturing runs nothing, and later recordings need the result
         return result, replay
 
     def capture(self, work: Callable[[], Result]) -> tuple[Result, Replay]:
@@ -133,7 +133,7 @@ class BufferPool:
         self.memory = like.new_zeros(0)
 
     def take(self, *shape: int) -> Tensor:
-        """Return memory of a shape; what was taken before may share it."""
+        """Return memory of a shape, which may overlap memory that was taken before."""
         size = math.prod(shape)
         if self.memory.numel() < size:
             self.memory = self.memory.new_zeros(max(size, 2 * self.memory.numel()))

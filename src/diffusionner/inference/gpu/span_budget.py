@@ -1,7 +1,7 @@
-"""Number of spans to launch on a GPU, which alone knows how many candidates are likely.
+"""Number of spans to launch on a GPU.
 
 With spans="auto", unlikely candidates are left out. A CPU reads their scores and takes as many as
-the batch needs; reading them would stall a GPU. So it gets as many as batches of such sentences
+the batch needs; reading them would stall a GPU. So a GPU gets as many as batches of such sentences
 have needed so far, usually few. A batch that needed more runs again with all slots, so that the
 result does not depend on this.
 """
