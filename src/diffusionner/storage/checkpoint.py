@@ -101,7 +101,7 @@ def load(folder: str | Path) -> tuple[Network, SubwordTokenizer, Settings]:
             network = network_class(settings.method)(transformer, config["labels"], settings)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(
-            f"{folder / 'config.json'}: the installed transformers can build no network from it "
+            f"{folder / 'config.json'}: the installed transformers cannot build a network from it "
             f"({error}); update transformers or restore the file from a good copy"
         ) from error
     load_weights(network, folder / "model.safetensors", assign=True)
