@@ -7,11 +7,12 @@ PACKAGES := $(wildcard models/*/pyproject.toml)
 MODELS := $(PACKAGES:%/pyproject.toml=--editable %)
 # Modules are compiled on first import; compiling all of them would double the installation time.
 INSTALL := -m pip install --quiet --no-compile
+PYTEST := -m pytest --numprocesses auto --dist loadfile
 export PYTHONDONTWRITEBYTECODE :=
 export NO_MKDOCS_2_WARNING := 1
 
 # Dependency ranges: what check-oldest and check-newest install and run.
-RANGE_TOOLS := httpx hypothesis psutil pytest seqeval
+RANGE_TOOLS := httpx hypothesis psutil pytest pytest-xdist seqeval
 RANGE_TESTS := tests/test_cli.py tests/test_model.py tests/test_packaging.py tests/test_pipeline.py \
   tests/test_registry.py tests/test_resume.py tests/test_service.py tests/test_spacy_component.py \
   tests/test_training.py tests/test_formats*.py
@@ -27,7 +28,7 @@ demo: .venv/ready
 	  "Mutation of the NF-kappa B binding site abolished induction of the IL-2 gene by CD28."
 
 test: .venv/ready
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
+	$(BIN)/python $(PYTEST)
 
 check: .venv/ready
 	$(BIN)/ruff check .
@@ -51,16 +52,16 @@ check-oldest:
 	$(PYTHON) -m venv --clear .venv-oldest
 	$(OLDEST) $(INSTALL) --constraint requirements-oldest.txt torch==2.11.0 \
 	  --editable '.[train,onnx,serve,formats]' $(MODELS) $(RANGE_TOOLS)
-	$(OLDEST) -m pytest $(RANGE_TESTS)
+	$(OLDEST) $(PYTEST) $(RANGE_TESTS)
 	$(OLDEST) $(INSTALL) --constraint requirements-oldest.txt torch==2.13.0 --editable '.[export]'
-	$(OLDEST) -m pytest tests/export
+	$(OLDEST) $(PYTEST) tests/export
 
 # The newest releases.
 NEWEST := .venv-newest/bin/python
 check-newest:
 	$(PYTHON) -m venv --clear .venv-newest
 	$(NEWEST) $(INSTALL) --editable '.[train,export,serve,formats]' $(MODELS) $(RANGE_TOOLS)
-	$(NEWEST) -m pytest $(RANGE_TESTS) tests/export
+	$(NEWEST) $(PYTEST) $(RANGE_TESTS) tests/export
 
 clean:
 	rm -rf .venv .venv-oldest .venv-newest build dist runs site
