@@ -70,7 +70,7 @@ def test_an_initializer_adds_two_draws(make):
 
 
 def tensors_of(noisy: NoisySpans) -> list[torch.Tensor]:
-    return [torch.from_numpy(array) for array in noisy.arrays()]
+    return [torch.from_numpy(array) for array in noisy]
 
 
 @torch.no_grad()
@@ -163,7 +163,7 @@ def test_the_loss_of_the_initializer_is_weighted_by_the_number_of_spans(make):
         own = span_loss(step.initial.spans, tensors.gold, tensors.gold_types >= 0)
         step.initial = None
         rest = objective.loss(step, tensors, assigned)
-        total = objective(tensors, noisy.arrays(), 4.0)
+        total = objective(tensors, noisy, 4.0)
     assert (whole - rest).item() == pytest.approx(12 * own.sum().item(), rel=1e-4)
     assert total.item() == pytest.approx(whole.item() / 4, rel=1e-5)
 
@@ -199,7 +199,7 @@ def test_gradients_reach_all_parameters(make, kind):
         f"decoder.initializer={kind}",
     )
     noisy = objective.noise(batch, batch.keys)
-    objective(batch_to_device(batch, CPU), noisy.arrays(), 1.0).backward()
+    objective(batch_to_device(batch, CPU), noisy, 1.0).backward()
     for name, parameter in objective.network.named_parameters():
         if not name.endswith("key.bias"):  # has no effect: it is added to all keys alike
             assert parameter.grad is not None and (parameter.grad != 0).any(), name

@@ -205,7 +205,7 @@ def forward(
     objective: DenoisingObjective, batch: Batch[np.ndarray], denominator: float = 1.0
 ) -> torch.Tensor:
     noisy = objective.noise(batch, np.arange(len(batch.lengths)))
-    return objective(batch_to_device(batch, torch.device("cpu")), noisy.arrays(), denominator)
+    return objective(batch_to_device(batch, torch.device("cpu")), noisy, denominator)
 
 
 def loss_of(prediction: Prediction, batch: Batch[np.ndarray], *overrides: str) -> float:
@@ -419,7 +419,7 @@ def noised(batch: Batch[np.ndarray], keys: np.ndarray, draws: int, *overrides: s
     objective = objective_of(prediction, *overrides)
     drawn = [objective.noise(batch, mix_keys(keys, draw)) for draw in range(draws)]
     spans, t = (np.concatenate([getattr(one, name) for one in drawn], 1) for name in ("spans", "t"))
-    return replace(drawn[0], spans=spans, t=t)
+    return drawn[0]._replace(spans=spans, t=t)
 
 
 def test_noisy_spans_lie_within_their_sentences():

@@ -379,7 +379,7 @@ def test_a_frozen_encoder_gets_no_gradient(
     corpus = EncodedCorpus(nested_sentences[:3], tokenizer, network_settings(network), labels)
     batch = corpus.batch(np.arange(3))
     noisy = objective.noise(batch, batch.keys)
-    objective(batch_to_device(batch, CPU), noisy.arrays(), 1.0).backward()
+    objective(batch_to_device(batch, CPU), noisy, 1.0).backward()
     pretrained = set(network.encoder.transformer.parameters())
     for name, parameter in network.named_parameters():
         has_gradient = parameter.grad is not None and bool((parameter.grad != 0).any())

@@ -296,14 +296,8 @@ class Settings:
             )
 
 
-SECTIONS: dict[str, Any] = {
-    "data": DataSettings,
-    "encoder": EncoderSettings,
-    "diffusion": DiffusionSettings,
-    "decoder": DecoderSettings,
-    "training": TrainingSettings,
-    "inference": InferenceSettings,
-}
+# The class of each section, by name.
+SECTIONS: dict[str, Any] = {f.name: f.default_factory for f in dataclasses.fields(Settings)[2:]}
 
 
 def setting_names() -> list[str]:
@@ -313,11 +307,10 @@ def setting_names() -> list[str]:
 
 def describe() -> list[tuple[str, str, Any, str]]:
     """Return (name, allowed values, default, help) of every setting, as the reference shows it."""
-    rows = []
-    for name, hint, f in _fields():
-        default = f.default if f.default is not dataclasses.MISSING else {}
-        rows.append((name, _allowed(hint, f), default, f.metadata["help"]))
-    return rows
+    return [
+        (name, _allowed(hint, f), {} if name == "options" else f.default, f.metadata["help"])
+        for name, hint, f in _fields()
+    ]
 
 
 def _fields() -> Iterator[tuple[str, Any, dataclasses.Field[Any]]]:
@@ -383,11 +376,9 @@ def _coerce(where: str, value: Any, hint: Any, f: dataclasses.Field[Any]) -> Any
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
             raise SettingsError(expected)
         return dict(value)
-    if kind in (bool, str) or isinstance(value, bool):
-        if kind not in (bool, str) or not isinstance(value, kind):
-            raise SettingsError(expected)
+    if kind in (bool, str) and isinstance(value, kind):
         return value
-    number = _number(value, kind)
+    number = None if kind in (bool, str) or isinstance(value, bool) else _number(value, kind)
     if number is None:
         raise SettingsError(expected)
     low, high = f.metadata["low"], f.metadata["high"]
@@ -411,18 +402,14 @@ def _type_name(kind: Any) -> str:
     return "null" if kind is type(None) else str(kind.__name__)
 
 
-def _number(value: Any, kind: type) -> int | float | None:
+def _number(value: Any, kind: type[int | float]) -> int | float | None:
     """Return the value as an int or a finite float, or None if it is not one."""
     if isinstance(value, int):
-        if abs(value) >= 2**63:
-            return None
-        return value if kind is int else float(value)
+        return kind(value) if abs(value) < 2**63 else None
     try:
         number = float(value)  # YAML parses 2e-5 as a string
     except (TypeError, ValueError):
         return None
-    if not math.isfinite(number):
+    if not math.isfinite(number) or (kind is int and number != int(number)):
         return None
-    if kind is float:
-        return number
-    return int(number) if number == int(number) else None
+    return kind(number)

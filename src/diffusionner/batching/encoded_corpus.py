@@ -307,9 +307,6 @@ def window_parts(
     and each owns the words nearer to its middle than to its neighbours'. So an entity is read where
     it has the most context on both sides.
     """
-    if subword_offset[end] - subword_offset[start] <= budget:
-        yield start, end, start, end
-        return
     cuts: list[tuple[int, int]] = []
     first = start
     while True:

@@ -13,9 +13,8 @@ import numpy as np
 from tokenizers import Tokenizer
 
 MAX_SUBWORDS_PER_WORD = 48  # only garbage is longer
-CHARACTER_CODES = (
-    512  # 0 is padding; code points below 255 have their own code, others share the rest
-)
+# 0 is padding; code points below 255 have their own code, others share the rest.
+CHARACTER_CODES = 512
 CHARACTERS_PER_WORD = 20  # from both ends of a longer word
 MAX_CACHED_WORDS = 200_000  # the cache is emptied when it is full
 CHUNK = 4096  # words tokenised at a time
@@ -137,9 +136,7 @@ class SubwordTokenizer:
     suffix: list[int]
     pad: int
     unknown: int
-    files: dict[str, bytes] | None = (
-        None  # of the Hugging Face tokenizer, if it was read from these
-    )
+    files: dict[str, bytes] | None = None  # of the Hugging Face tokenizer, if read from these
     hf: Any = None  # the Hugging Face tokenizer, if it was made from one
     caches: dict[int, WordCache] = field(default_factory=dict, repr=False)  # by their width
 

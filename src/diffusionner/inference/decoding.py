@@ -87,16 +87,10 @@ def merge_candidates(
     chosen: [B] windows of the batch.
     """
     batch, steps, slots = candidates.left.shape
-    left, right, type_id, summed, type_probability = (
-        column.ravel()
-        for column in (
-            candidates.left,
-            candidates.right,
-            candidates.type_id,
-            candidates.summed_probability,
-            candidates.type_probability,
-        )
-    )
+    names = ("left", "right", "type_id", "summed_probability", "type_probability")
+    left, right, type_id, summed, type_probability = columns = [
+        getattr(candidates, name).ravel() for name in names
+    ]
     words = int(right.max(initial=0)) + 1
     cell = left * words + right  # of words² pairs of boundaries
     # Most spans of a step share a few boundaries: keep one of each before anything else.
@@ -105,9 +99,7 @@ def merge_candidates(
     order, starts = _group(in_step, candidates.is_entity.reshape(batch * steps, slots))
     best = _best_of(order, starts, type_probability, summed)
     votes = np.diff(starts, append=len(order))
-    left, right, type_id, summed, type_probability = (
-        x[best] for x in (left, right, type_id, summed, type_probability)
-    )
+    left, right, type_id, summed, type_probability = (column[best] for column in columns)
     row = best // max(1, steps * slots)
     window = chosen[row]
     left, right = left + windows.offset[window], right + windows.offset[window]

@@ -23,10 +23,7 @@ class Engine(Protocol):
     prefetch: int  # batches that may be launched before the first result is awaited
 
     def launch(
-        self,
-        batch: Batch[np.ndarray],
-        start: ReverseStart[np.ndarray],
-        settings: InferenceSettings,
+        self, batch: Batch[np.ndarray], start: ReverseStart[np.ndarray], settings: InferenceSettings
     ) -> Pending:
         """Start a batch; calling the result waits for its candidates.
 

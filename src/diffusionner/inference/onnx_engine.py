@@ -67,26 +67,16 @@ class OnnxEngine:
         self.workers = ThreadPoolExecutor(self.threads)
 
     def launch(
-        self,
-        batch: Batch[np.ndarray],
-        start: ReverseStart[np.ndarray],
-        settings: InferenceSettings,
+        self, batch: Batch[np.ndarray], start: ReverseStart[np.ndarray], settings: InferenceSettings
     ) -> Pending:
         count = len(start.slots)
         parts = np.array_split(np.arange(count), np.clip(count // PART, 1, self.threads))
-        running = [
-            self.workers.submit(
-                self._candidates,
-                encoder_inputs(batch, rows),
-                ReverseStart(
-                    start.slots[rows],
-                    None if start.spans is None else start.spans[rows],
-                    start.timestep,
-                ),
-                settings,
-            )
-            for rows in parts
-        ]
+        running = []
+        for rows in parts:
+            spans = None if start.spans is None else start.spans[rows]
+            own = ReverseStart(start.slots[rows], spans, start.timestep)
+            inputs = encoder_inputs(batch, rows)
+            running.append(self.workers.submit(self._candidates, inputs, own, settings))
 
         def wait() -> Candidates[np.ndarray]:
             parts = [part.result() for part in running]
@@ -103,12 +93,8 @@ class OnnxEngine:
         settings: InferenceSettings,
     ) -> Candidates[np.ndarray]:
         """Encode sentences, run the reverse process and read out the candidates."""
-        lengths, slots, spans, timestep = (
-            inputs["lengths"],
-            start.slots,
-            start.spans,
-            start.timestep,
-        )
+        lengths = inputs["lengths"]
+        slots, spans, timestep = start.slots, start.spans, start.timestep
         sentence = {**self.encoder.run(inputs), "lengths": lengths}
         if spans is None and settings.start == "candidates":
             spans, scores = best_spans(sentence["initial"], slots.shape[1])
@@ -132,12 +118,9 @@ class OnnxEngine:
         else:
             x = self.coordinates.encode(spans[:, None, :count], lengths[:, None])
         sequence = timestep_sequence(timestep or self.schedule.timesteps, settings.steps)
-        steps = [
-            step.prediction
-            for step in reverse_process(
-                denoise, x, self.schedule.alpha_bar, sequence, settings.eta, noise
-            )
-        ]
+        alpha_bar = self.schedule.alpha_bar
+        reverse = reverse_process(denoise, x, alpha_bar, sequence, settings.eta, noise)
+        steps = [step.prediction for step in reverse]
         counted = steps if settings.average_steps else steps[-1:]
         return Candidates.combine(counted, lambda arrays: np.concatenate(arrays, 1))
 
@@ -209,10 +192,6 @@ def load(folder: Path) -> tuple[OnnxEngine, SubwordTokenizer, Settings]:
 
 def _tokenizer_numbers(numbers: Any, file: Path) -> dict[str, Any]:
     """Check the numbers, and lists of numbers, that config.json holds about the tokenizer."""
-
-    def whole(value: Any) -> bool:
-        return type(value) is int and value >= 0
-
     if not isinstance(numbers, dict) or set(numbers) != set(TOKENIZER_NUMBERS):
         found = ", ".join(map(str, numbers)) if isinstance(numbers, dict) else "not a table"
         raise CheckpointError(
@@ -221,7 +200,8 @@ def _tokenizer_numbers(numbers: Any, file: Path) -> dict[str, Any]:
         )
     for name, value in numbers.items():
         lists = name in ("prefix", "suffix")
-        if not (isinstance(value, list) and all(map(whole, value)) if lists else whole(value)):
+        values = value if lists and isinstance(value, list) else [None if lists else value]
+        if not all(type(one) is int and one >= 0 for one in values):
             raise CheckpointError(
                 f"{file}: tokenizer.{name} is {json.dumps(value)}, expected "
                 f"{'a list of numbers' if lists else 'a number'}; export the model again"
@@ -258,11 +238,8 @@ class _Graph:
             ) from error
         self.inputs = [value.name for value in self.session.get_inputs()]
         self.outputs = [value.name for value in self.session.get_outputs()]
-
-    @property
-    def labels(self) -> Any:
-        """Labels the graph was exported with, if it stores them."""
-        return json.loads(self.session.get_modelmeta().custom_metadata_map.get("labels", "null"))
+        metadata = self.session.get_modelmeta().custom_metadata_map
+        self.labels = json.loads(metadata.get("labels", "null"))  # if the graph stores them
 
     def run(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Run the graph on the inputs it needs."""

@@ -173,21 +173,14 @@ class Item:
         entities = Entities()
         entities.text, entities.labels = self.content, labels
         for number, sentence in enumerate(self.sentences):
-            if isinstance(self.content, str):
-                text, starts, ends = (
-                    self.content,
-                    self.parts[number].starts,
-                    self.parts[number].ends,
-                )
-                for left, right, type_id, _, score, votes in next(decoded):
-                    start, end = starts[left], ends[right]
-                    entities.append(
-                        Entity(start, end, labels[type_id], score, text[start:end], votes)
-                    )
-            else:
-                for left, right, type_id, _, score, votes in next(decoded):
-                    text = " ".join(sentence.words[left : right + 1])
-                    entities.append(Entity(left, right + 1, labels[type_id], score, text, votes))
+            for left, right, type_id, _, score, votes in next(decoded):
+                if isinstance(self.content, str):
+                    start, end = self.parts[number].starts[left], self.parts[number].ends[right]
+                    text = self.content[start:end]
+                else:
+                    start, end = left, right + 1
+                    text = " ".join(sentence.words[start:end])
+                entities.append(Entity(start, end, labels[type_id], score, text, votes))
         return entities
 
 

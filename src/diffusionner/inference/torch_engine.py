@@ -31,10 +31,7 @@ class TorchEngine:
         self.labels = network.labels
 
     def launch(
-        self,
-        batch: Batch[np.ndarray],
-        start: ReverseStart[np.ndarray],
-        settings: InferenceSettings,
+        self, batch: Batch[np.ndarray], start: ReverseStart[np.ndarray], settings: InferenceSettings
     ) -> Pending:
         """Run a batch. A network that is being trained returns to training mode."""
         network = self.running

@@ -76,12 +76,8 @@ def _spans(
         candidates.is_entity[0, step].tolist(),
         strict=True,
     )
-    return [
-        DenoisedSpan(
-            (seen[0], seen[1]),
-            (denoised[0], denoised[1]),
-            type_id if is_entity else None,
-            score if is_entity else 0.0,
-        )
-        for seen, denoised, type_id, score, is_entity in rows
-    ]
+    found = []
+    for seen, denoised, type_id, score, is_entity in rows:
+        read = (type_id, score) if is_entity else (None, 0.0)
+        found.append(DenoisedSpan((seen[0], seen[1]), (denoised[0], denoised[1]), *read))
+    return found

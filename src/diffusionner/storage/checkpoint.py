@@ -97,7 +97,13 @@ def load(folder: str | Path) -> tuple[Network, SubwordTokenizer, Settings]:
     settings = Settings.from_dict(config["settings"], str(folder / "config.json"))
     try:
         with _SkipInit():
-            transformer = _build_encoder(config["encoder_config"])
+            transformer: Transformer
+            if bert.is_supported(config["encoder_config"]):
+                transformer = bert.Bert(config["encoder_config"])
+            else:
+                from diffusionner.storage.encoders import build_encoder  # imports transformers
+
+                transformer = build_encoder(config["encoder_config"])
             network = network_class(settings.method)(transformer, config["labels"], settings)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(
@@ -106,14 +112,6 @@ def load(folder: str | Path) -> tuple[Network, SubwordTokenizer, Settings]:
         ) from error
     load_weights(network, folder / "model.safetensors", assign=True)
     return network.eval(), _read_tokenizer(folder, transformer), settings
-
-
-def _build_encoder(config: dict[str, Any]) -> Transformer:
-    if bert.is_supported(config):
-        return bert.Bert(config)
-    from diffusionner.storage.encoders import build_encoder  # imports transformers
-
-    return build_encoder(config)
 
 
 def _read_tokenizer(folder: Path, transformer: Transformer) -> SubwordTokenizer:

@@ -118,9 +118,7 @@ def prepare(
     return Run(settings, data, _describe(data, settings, nested, origin, reason))
 
 
-def _starting_settings(
-    start: str | Path | DiffusionNER,
-) -> tuple[Settings, str, list[str] | None]:
+def _starting_settings(start: str | Path | DiffusionNER) -> tuple[Settings, str, list[str] | None]:
     """Return the settings to begin with, a line about their origin, and the labels of a model."""
     if isinstance(start, DiffusionNER):
         if start.folder is None:

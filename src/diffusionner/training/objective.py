@@ -9,7 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -17,13 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from diffusionner.batching import Batch
-from diffusionner.diffusion import (
-    expand,
-    gaussian_noise,
-    mix_keys,
-    reverse_process,
-    uniform_noise,
-)
+from diffusionner.diffusion import expand, gaussian_noise, mix_keys, reverse_process, uniform_noise
 from diffusionner.model.base import Network
 from diffusionner.model.decoder import Prediction, PreparedSentence
 from diffusionner.model.initializer import (
@@ -160,8 +154,7 @@ class MatchingObjective(Objective[Predicted]):
         return loss
 
 
-@dataclass
-class NoisySpans:
+class NoisySpans(NamedTuple):
     """Spans that the network denoises in a training step, with their timesteps."""
 
     spans: np.ndarray  # [B, 1, K, 2] word indices of noised gold
@@ -169,9 +162,6 @@ class NoisySpans:
     # With an initializer, the own draw starts from noise x_T or from the candidates.
     start_noise: np.ndarray  # [B, K, 2] x_T
     from_noise: np.ndarray  # [B]
-
-    def arrays(self) -> list[np.ndarray]:
-        return [self.spans, self.t, self.start_noise, self.from_noise]
 
 
 @dataclass
@@ -201,7 +191,7 @@ class DenoisingObjective(MatchingObjective[StepOutput]):
         return 3 if self.has_initializer else 1
 
     def inputs(self, batch: Batch[np.ndarray], keys: np.ndarray) -> list[np.ndarray]:
-        return self.noise(batch, keys).arrays()
+        return list(self.noise(batch, keys))
 
     def noise(self, batch: Batch[np.ndarray], keys: np.ndarray) -> NoisySpans:
         """Run the forward process on the host. keys: [B], unique to sentence and epoch."""
@@ -227,7 +217,7 @@ class DenoisingObjective(MatchingObjective[StepOutput]):
     def predict(self, batch: Batch[Tensor], *inputs: Tensor) -> StepOutput:
         """Denoise the noisy spans and, with an initializer, candidates and the own draw.
 
-        inputs: the arrays of `NoisySpans`.
+        inputs: those of `NoisySpans`.
         """
         spans, t, start_noise, from_noise = inputs
         sentence = self.network.prepare(batch, self.freeze_encoder)
@@ -267,9 +257,8 @@ class DenoisingObjective(MatchingObjective[StepOutput]):
 
     def loss(self, step: StepOutput, batch: Batch[Tensor], assigned: Tensor) -> Tensor:
         if threshold := self.training_settings.soft_match_iou:
-            iou, nearest = span_iou(step.prediction.spans, batch.gold, batch.gold_types >= 0).max(
-                -1
-            )
+            iou = span_iou(step.prediction.spans, batch.gold, batch.gold_types >= 0)
+            iou, nearest = iou.max(-1)
             assigned = torch.where((assigned < 0) & (iou >= threshold), nearest, assigned)
         loss = self.likelihood(step.prediction, batch, assigned)
         if step.initial is not None:

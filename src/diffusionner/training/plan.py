@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from diffusionner.corpus import Sentence
 
@@ -14,25 +13,22 @@ MAX_HELD_OUT = 1000  # sentences
 MIN_SENTENCES = 20  # with fewer sentences nothing is held out
 
 
-@dataclass(frozen=True)
-class Tier:
+class Tier(NamedTuple):
     """Recommended values for corpora of up to `sentences` sentences."""
 
     sentences: float
     batch_size: int
-    encoder_learning_rate: float
-    learning_rate: float
     epochs: int
     cpu_epochs: int  # fewer where an epoch takes hours
 
 
 TIERS = (
-    Tier(150, 8, 1e-4, 5e-4, epochs=25, cpu_epochs=25),
-    Tier(500, 8, 1e-4, 5e-4, epochs=12, cpu_epochs=10),
-    Tier(1_500, 8, 1e-4, 5e-4, epochs=10, cpu_epochs=6),
-    Tier(5_000, 16, 1e-4, 5e-4, epochs=12, cpu_epochs=4),
-    Tier(20_000, 32, 1e-4, 5e-4, epochs=10, cpu_epochs=3),
-    Tier(float("inf"), 32, 1e-4, 5e-4, epochs=5, cpu_epochs=2),
+    Tier(150, 8, epochs=25, cpu_epochs=25),
+    Tier(500, 8, epochs=12, cpu_epochs=10),
+    Tier(1_500, 8, epochs=10, cpu_epochs=6),
+    Tier(5_000, 16, epochs=12, cpu_epochs=4),
+    Tier(20_000, 32, epochs=10, cpu_epochs=3),
+    Tier(float("inf"), 32, epochs=5, cpu_epochs=2),
 )
 
 
@@ -40,13 +36,9 @@ def training_plan(sentences: int, device: str) -> tuple[dict[str, Any], str]:
     """Return training settings for this many sentences on "cpu" or "cuda", and the reason."""
     tier = next(tier for tier in TIERS if sentences <= tier.sentences)
     size = "more sentences" if tier is TIERS[-1] else f"up to {tier.sentences:,.0f} sentences"
-    plan = {
-        "epochs": tier.cpu_epochs if device == "cpu" else tier.epochs,
-        "batch_size": tier.batch_size,
-        "encoder_learning_rate": tier.encoder_learning_rate,
-        "learning_rate": tier.learning_rate,
-    }
-    return plan, f"recommended for {size} on a {'CPU' if device == 'cpu' else 'GPU'}"
+    epochs, name = (tier.cpu_epochs, "CPU") if device == "cpu" else (tier.epochs, "GPU")
+    plan = {"epochs": epochs, "batch_size": tier.batch_size}
+    return plan, f"recommended for {size} on a {name}"
 
 
 def evaluation_interval(epochs: int) -> int:

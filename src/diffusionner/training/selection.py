@@ -50,8 +50,12 @@ def evaluate_on_dev(
     if calibration is None:
         return DevResult(f1, replace(inference, phi=phi), None, phi)
     inference = replace(inference, phi=None)
-    minimum = ScoreRule(inference, labels, calibration).min_sums
-    f1 = f1_with_thresholds(sentences, found, labels, minimum, inference.overlap)
+    minimum = ScoreRule(inference, labels, calibration).min_sums.tolist()
+    # An entity below the threshold of its type must not exclude another.
+    passed = ([e for e in one if e.summed_probability >= minimum[e.type_id]] for one in found)
+    resolved = [resolve_overlaps(one, inference.overlap) for one in passed]
+    _, correct, _ = outcomes(sentences, resolved, labels)
+    f1 = float(_f1(sentences, np.ones_like(correct), correct))
     return DevResult(f1, inference, calibration, phi)
 
 
@@ -63,21 +67,6 @@ def best_phi(
     f1 = _f1(sentences, sums >= GRID[:, None], correct)
     best = np.flatnonzero(f1 == f1.max())
     return float(GRID[best[len(best) // 2]]), float(f1.max())
-
-
-def f1_with_thresholds(
-    sentences: Sequence[Sentence],
-    found: Predictions,
-    labels: Sequence[str],
-    minimum: np.ndarray,
-    overlap: str,
-) -> float:
-    """Return micro F1 of unresolved predictions. minimum: [C] summed probability per type."""
-    limits = minimum.tolist()
-    passed = ([e for e in one if e.summed_probability >= limits[e.type_id]] for one in found)
-    entities = [resolve_overlaps(one, overlap) for one in passed]
-    _, correct, _ = outcomes(sentences, entities, labels)
-    return float(_f1(sentences, np.ones_like(correct), correct))
 
 
 def _f1(sentences: Sequence[Sentence], passed: np.ndarray, correct: np.ndarray) -> np.ndarray:

@@ -38,8 +38,7 @@ def save_state(path: Path, progress: Progress, network: Network, update: WeightU
     for number, slots in update.optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{number}.{name}": tensor for name, tensor in slots.items()}
     if update.average is not None:
-        average = update.average.state_dict()
-        tensors |= {f"average.{name}": tensor for name, tensor in average.items()}
+        tensors |= {f"average.{k}": tensor for k, tensor in update.average.state_dict().items()}
     write_atomically(path, tensor_writer(tensors, {"progress": json.dumps(asdict(progress))}))
 
 

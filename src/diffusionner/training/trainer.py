@@ -28,16 +28,9 @@ from diffusionner.methods import network_class, objective_class
 from diffusionner.model.base import Network
 from diffusionner.model.tensors import batch_to_device
 from diffusionner.settings import Settings
-from diffusionner.storage import checkpoint
+from diffusionner.storage import checkpoint, encoders
 from diffusionner.storage.calibration import load_calibration
 from diffusionner.storage.config import STATE_FILE, TEST_SCORES, is_model, read_config
-from diffusionner.storage.encoders import (
-    encoder_location,
-    load_encoder,
-    load_tokenizer,
-    model_weights,
-    position_limit,
-)
 from diffusionner.training.data import RunData, load_data
 from diffusionner.training.masking import SubwordMasking
 from diffusionner.training.objective import NotFinite
@@ -80,10 +73,6 @@ class Meter:
     losses: list[Tensor] = field(default_factory=list)
     sentences: int = 0
     since: float = field(default_factory=time.monotonic)
-
-    def add(self, loss: Tensor, sentences: int) -> None:
-        self.losses.append(loss)
-        self.sentences += sentences
 
 
 class Trainer:
@@ -176,7 +165,8 @@ class Trainer:
             prepared = self._prepare(following[0], epoch) if following else []
             self.progress.step += 1
             self.progress.batch = number + 1
-            meter.add(self.last_loss, len(batches[number]))
+            meter.losses.append(self.last_loss)
+            meter.sentences += len(batches[number])
             if self.progress.step % LOG_EVERY == 0 or number + 1 == len(batches):
                 self._log(epoch, meter)
                 meter = Meter()
@@ -305,13 +295,9 @@ class Trainer:
         record: dict[str, float | int] = {}
         if self.data.dev:
             clock = time.monotonic()
-            predict = partial(
-                predict_shared, self.accelerator, network, self.dev, len(self.data.dev)
-            )
-            tune = training.tune_threshold
-            result = evaluate_on_dev(
-                predict, self.data.dev, self.data.labels, settings.inference, tune
-            )
+            dev, labels, tune = self.data.dev, self.data.labels, training.tune_threshold
+            predict = partial(predict_shared, self.accelerator, network, self.dev, len(dev))
+            result = evaluate_on_dev(predict, dev, labels, settings.inference, tune)
             record = {"f1": result.f1} | ({} if result.phi is None else {"phi": result.phi})
             record["evaluation_seconds"] = time.monotonic() - clock
             improved = result.f1 > self.progress.best_f1
@@ -393,11 +379,12 @@ class Trainer:
 
 def _build_network(settings: Settings, labels: list[str]) -> tuple[Network, SubwordTokenizer]:
     """Build the network on its pretrained encoder, or with the weights of a trained model."""
-    transformer = load_encoder(settings.encoder.name)
-    location = encoder_location(settings.encoder.name)
-    tokenizer = load_tokenizer(location, position_limit(transformer.config))
+    transformer = encoders.load_encoder(settings.encoder.name)
+    location = encoders.encoder_location(settings.encoder.name)
+    limit = encoders.position_limit(transformer.config)
+    tokenizer = encoders.load_tokenizer(location, limit)
     network: Network = network_class(settings.method)(transformer, labels, settings)
     if is_model(Path(location)):
         same_labels = read_config(Path(location))["labels"] == labels
-        network.start_from(model_weights(Path(location)), same_labels)
+        network.start_from(encoders.model_weights(Path(location)), same_labels)
     return network, tokenizer

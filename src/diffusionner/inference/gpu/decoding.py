@@ -61,11 +61,6 @@ class GraphedDecoding:
         self.recordings: Recordings[_Recording] = Recordings(seen)
         self.states = BufferPool(next(network.parameters()))
 
-    @property
-    def count(self) -> int:
-        """Number of recordings."""
-        return len(self.recordings)
-
     def candidates(
         self,
         encoding: SentenceEncoding,
@@ -86,13 +81,16 @@ class GraphedDecoding:
         )
         if recording is None:
             return None
-        values = _padded(batch, start.slots, shape)
+        # Padding sentences have one word and no span.
+        more = shape[0] - sentences
+        lengths = np.pad(batch.lengths, (0, more), constant_values=1)
+        values = [lengths, np.pad(start.slots, ((0, more), (0, most - spans)))]
         # Padding keeps the finite numbers of an earlier batch; nothing reads them.
         recording.states[:sentences, :words].copy_(encoding.states)
         recording.inputs.copy_(pack(values, recording.inputs.device), non_blocking=True)
         recording.start()
         steps: list[Candidates[Tensor]] = []
-        keys = np.pad(batch.keys, (0, shape[0] - sentences))
+        keys = np.pad(batch.keys, (0, more))
 
         def denoise(x: Tensor, t: int) -> tuple[Tensor, Candidates[Tensor]]:
             recording.x.copy_(x)
@@ -132,12 +130,3 @@ class GraphedDecoding:
         # Replays do not need the sentence; later recordings reuse its memory.
         kept = ReverseState(cast(PreparedSentence, None), state.slots, None, state.x)
         return _Recording(states, inputs, replay_start, kept, x, t, replay_step, x0, found)
-
-
-def _padded(
-    batch: Batch[np.ndarray], slots: np.ndarray, shape: tuple[int, int, int]
-) -> list[np.ndarray]:
-    """Pad lengths and slots to the shape; padding sentences have one word and no span."""
-    more = shape[0] - len(batch.lengths)
-    lengths = np.pad(batch.lengths, (0, more), constant_values=1)
-    return [lengths, np.pad(slots, ((0, more), (0, shape[2] - slots.shape[1])))]

@@ -44,15 +44,6 @@ def can_pack(encoder: SentenceEncoder) -> bool:
     )
 
 
-@dataclass
-class _TransformerRecording:
-    """The transformer over fixed memory."""
-
-    inputs: Tensor  # subwords and boundaries, concatenated
-    states: Tensor  # [T, size]
-    run: Replay
-
-
 class PackedTransformer:
     """The pretrained part of an encoder, run on the concatenated sentences of a batch.
 
@@ -65,7 +56,8 @@ class PackedTransformer:
         assert isinstance(encoder.transformer, Bert)
         self.transformer, self.pooling = encoder.transformer, encoder.pooling
         self.record = record
-        self.recordings: Recordings[_TransformerRecording] = Recordings()
+        # Subwords and boundaries, concatenated; states [T, size]; what computes them.
+        self.recordings: Recordings[tuple[Tensor, Tensor, Replay]] = Recordings()
         weight = next(self.transformer.parameters())
         self.device = weight.device
         self.states = BufferPool(weight)
@@ -101,21 +93,22 @@ class PackedTransformer:
             inputs = pack([ids, boundaries], self.device).to(self.device, non_blocking=True)
             return self._run(inputs, total, shape[2])
         values = [np.pad(ids, (0, shape[0] - total)), np.pad(boundaries, (0, more), mode="edge")]
-        recording.inputs.copy_(pack(values, self.device), non_blocking=True)
-        recording.run()
-        return recording.states
+        inputs, states, run = recording
+        inputs.copy_(pack(values, self.device), non_blocking=True)
+        run()
+        return states
 
     def _run(self, inputs: Tensor, total: int, longest: int) -> Tensor:
         return self.transformer.packed(inputs[:total], inputs[total:], longest)
 
-    def _record(self, shape: tuple[int, int, int]) -> _TransformerRecording:
+    def _record(self, shape: tuple[int, int, int]) -> tuple[Tensor, Tensor, Replay]:
         total, sentences, longest = shape
         inputs = self.inputs.take(total + sentences + 1)
         inputs.zero_()  # while recording: no sentence at all
         states = self.states.take(total, self.transformer.config.hidden_size)
         assert self.record is not None
         _, run = self.record(lambda: states.copy_(self._run(inputs, total, longest)))
-        return _TransformerRecording(inputs, states, run)
+        return inputs, states, run
 
 
 @dataclass
@@ -140,11 +133,6 @@ class RecordedContext:
         self.device = weight.device
         self.words, self.states = BufferPool(weight), BufferPool(weight)
         self.inputs = BufferPool(torch.zeros(0, dtype=torch.int32, device=weight.device))
-
-    @property
-    def count(self) -> int:
-        """Number of recordings."""
-        return len(self.recordings)
 
     def __call__(self, words: Tensor, batch: Batch[np.ndarray]) -> SentenceEncoding:
         """words: [B, M, size of the transformer]"""

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cache, partial
-from typing import Protocol
+from functools import cache
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from diffusionner.batching import Batch
 from diffusionner.diffusion import AUTO, Candidates, ReverseStart
 from diffusionner.inference.engine import Pending
 from diffusionner.inference.gpu.encoding import PackedTransformer, RecordedContext, can_pack
-from diffusionner.inference.gpu.recording import CudaRecorder, Recorder, Shape
+from diffusionner.inference.gpu.recording import CudaRecorder, Recorder, Recordings, Shape
 from diffusionner.inference.gpu.span_budget import SpanBudget
 from diffusionner.methods import recorded_class
 from diffusionner.model.base import Network
@@ -35,9 +35,7 @@ LANES = 2
 class RecordedMethod(Protocol):
     """Turns H_S into candidates by recordings of the shapes seen before."""
 
-    @property
-    def count(self) -> int:
-        """Number of recordings."""
+    recordings: Recordings[Any]
 
     def candidates(
         self,
@@ -65,7 +63,7 @@ class Lane:
 
     @property
     def recordings(self) -> int:
-        return sum(part.count for part in (self.context, self.method) if part)
+        return sum(len(part.recordings) for part in (self.context, self.method) if part)
 
 
 class GpuEngine:
@@ -103,15 +101,12 @@ class GpuEngine:
 
     @property
     def recordings(self) -> int:
-        """Number of CUDA graphs."""
+        """Number of recorded shapes."""
         of_lanes = sum(lane.recordings for lane in self.lanes)
         return of_lanes + (0 if self.transformer is None else len(self.transformer.recordings))
 
     def launch(
-        self,
-        batch: Batch[np.ndarray],
-        start: ReverseStart[np.ndarray],
-        settings: InferenceSettings,
+        self, batch: Batch[np.ndarray], start: ReverseStart[np.ndarray], settings: InferenceSettings
     ) -> Pending:
         """Launch a batch. A network that is being trained returns to training mode."""
         fixed = settings.spans != AUTO or settings.start != "candidates" or start.spans is not None
@@ -119,28 +114,19 @@ class GpuEngine:
             return self._launch(batch, start, settings)
         expected = self.budget.expected(start.slots)
         pending = self._launch(batch, ReverseStart(start.slots[:, :expected]), settings)
-        return partial(self._with_enough_spans, pending, expected, batch, start, settings)
 
-    def _with_enough_spans(
-        self,
-        pending: Pending,
-        launched: int,
-        batch: Batch[np.ndarray],
-        start: ReverseStart[np.ndarray],
-        settings: InferenceSettings,
-    ) -> Candidates[np.ndarray]:
-        """Wait for a batch; run it again with all slots if the launched ones were too few."""
-        found = pending()
-        if not self.budget.was_sufficient(found, start.slots, launched):
-            found = self._launch(batch, start, settings)()
-            self.budget.was_sufficient(found, start.slots, start.slots.shape[1])  # to remember
-        return found
+        def wait() -> Candidates[np.ndarray]:
+            """Wait for a batch; run it again with all slots if the launched ones were too few."""
+            found = pending()
+            if not self.budget.was_sufficient(found, start.slots, expected):
+                found = self._launch(batch, start, settings)()
+                self.budget.was_sufficient(found, start.slots, start.slots.shape[1])  # to remember
+            return found
+
+        return wait
 
     def _launch(
-        self,
-        batch: Batch[np.ndarray],
-        start: ReverseStart[np.ndarray],
-        settings: InferenceSettings,
+        self, batch: Batch[np.ndarray], start: ReverseStart[np.ndarray], settings: InferenceSettings
     ) -> Pending:
         was_training = self.running.training
         if was_training:
@@ -177,10 +163,7 @@ class GpuEngine:
         torch.cuda.empty_cache()
 
     def _run(
-        self,
-        batch: Batch[np.ndarray],
-        start: ReverseStart[np.ndarray],
-        settings: InferenceSettings,
+        self, batch: Batch[np.ndarray], start: ReverseStart[np.ndarray], settings: InferenceSettings
     ) -> Pending:
         """Encode the batch, run the reverse process and read out the candidates."""
         if self.transformer is not None:
@@ -247,25 +230,19 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
-def _after(stream: torch.cuda.Stream | None, *needed: Tensor) -> AbstractContextManager[None]:
+def _after(stream: torch.cuda.Stream | None, needed: Tensor) -> AbstractContextManager[None]:
     """Continue on a stream of its own, so that the transformer's next batch can start."""
     if stream is None:
         return nullcontext()
     stream.wait_stream(torch.cuda.current_stream())
-    for tensor in needed:
-        tensor.record_stream(stream)  # or the next batch would reuse its memory too early
+    needed.record_stream(stream)  # or the next batch would reuse its memory too early
     return torch.cuda.stream(stream)
 
 
 def fetch(found: Candidates[Tensor]) -> Pending:
     """Start copying candidates to the host, as one tensor; the result waits for them."""
-    columns = torch.stack(
-        [
-            *(vars(found)[name].float() for name in _COLUMNS),
-            found.noisy[..., 0].float(),
-            found.noisy[..., 1].float(),
-        ]
-    )
+    named = [vars(found)[name].float() for name in _COLUMNS]
+    columns = torch.stack([*named, *found.noisy.float().unbind(-1)])
     arrived = None
     on_host = torch.empty(columns.shape, dtype=columns.dtype, pin_memory=columns.is_cuda)
     on_host.copy_(columns, non_blocking=True)
