@@ -133,7 +133,7 @@ def test_brat_writes_what_brat_does(tmp_path):
 @pytest.mark.parametrize("label", ["creative work", "a\tb", "a\nb", "a\u00a0b"])
 def test_brat_refuses_a_label_with_white_space(tmp_path, label):
     sentence = Sentence(["a"], [Span(0, 1, label)], where="in.jsonl:7")
-    with pytest.raises(DataError, match=r"in\.jsonl:7: the label 'a|c.*white space"):
+    with pytest.raises(DataError, match=r"in\.jsonl:7: there is a label '[ac].* cannot represent"):
         formats.write(tmp_path / "out", [sentence], "brat")
     assert list(tmp_path.iterdir()) == []
 

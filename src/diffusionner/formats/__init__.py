@@ -36,17 +36,7 @@ __all__ = ["FORMATS", "Format", "detect", "iterate", "read", "register", "write"
 
 # Modules of this folder, in order of detection: specific formats before general ones.
 _MODULES = (
-    "docbin",
-    "huggingface",
-    "parquet",
-    "brat",
-    "conllu",
-    "gliner",
-    "prodigy",
-    "doccano",
-    "labelstudio",
-    "jsonl",
-    "conll",
+    "docbin huggingface parquet brat conllu gliner prodigy doccano labelstudio jsonl conll".split()
 )
 FORMATS: dict[str, Format] = {name: import_module(f"{__name__}.{name}").FORMAT for name in _MODULES}
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
@@ -75,8 +65,7 @@ def _checked(source: Source, format: Format, options: Any) -> Iterator[Sentence]
     sentence = None
     for sentence in format.read(source, options):
         sentence.check()
-        if len(sentence.entities) > 1:
-            sentence.entities = list(dict.fromkeys(sentence.entities))
+        sentence.entities = list(dict.fromkeys(sentence.entities))
         yield sentence
     if sentence is None:
         raise _no_sentences(source.path)

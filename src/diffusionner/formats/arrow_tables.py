@@ -20,7 +20,7 @@ from diffusionner.formats.document_slices import join_slices, slice_documents
 from diffusionner.formats.documents import TextOptions
 from diffusionner.formats.json_files import parse_json
 from diffusionner.formats.json_records import Record
-from diffusionner.formats.source import Source, missing_extra, shorten
+from diffusionner.formats.source import Source, import_extra, reason, shorten
 
 # Type of a column: a list stands for a list of its item's type, a dict for a struct.
 Shape = str | list[Any] | dict[str, Any]
@@ -66,11 +66,7 @@ class Table:
 
 
 def import_pyarrow(format: str) -> Any:
-    try:
-        import pyarrow
-    except ImportError as error:
-        raise missing_extra("pyarrow", "parquet", format) from error
-    return pyarrow
+    return import_extra("pyarrow", "parquet", format)
 
 
 def arrow_errors() -> tuple[type[Exception], ...]:
@@ -81,8 +77,9 @@ def arrow_errors() -> tuple[type[Exception], ...]:
 
 
 def damaged(where: str, error: Exception) -> DataError:
-    reason = shorten(" ".join(str(error).split()))
-    return DataError(f"{where}: cannot be decoded ({reason}); the file is damaged or truncated")
+    return DataError(
+        f"{where}: cannot be decoded ({reason(error)}); the file is damaged or truncated"
+    )
 
 
 def choose_split(path: Path, splits: Mapping[str, Choice], wanted: str) -> Choice:
@@ -98,9 +95,6 @@ def choose_split(path: Path, splits: Mapping[str, Choice], wanted: str) -> Choic
             f"split={next(iter(splits))}"
         )
     return next(iter(splits.values()))
-
-
-# --- Reading ----------------------------------------------------------------------------------
 
 
 def read(source: Source, tables: Iterable[Table], options: TableOptions) -> Iterator[Sentence]:
@@ -158,7 +152,12 @@ class _Layout:
             spans = decode_tags([self._tag(tag, where) for tag in tags])
             record["entities"] = [span._asdict() for span in spans]
         elif isinstance(record.get("entities"), dict):
-            record["entities"] = _to_structs(record["entities"], where)
+            names = ("start", "end", "label")
+            lists = [record["entities"][name] or [] for name in names]
+            if len(set(map(len, lists))) > 1:
+                raise DataError(f"{where}: 'entities' has lists of different lengths; correct them")
+            entities = zip(*lists, strict=True)
+            record["entities"] = [dict(zip(names, entity, strict=True)) for entity in entities]
         return Record(record, where, jsonl.SHAPE)
 
     def _tag(self, tag: Any, where: str) -> str:
@@ -208,19 +207,18 @@ def _has_shape(kind: Any, *shapes: Shape) -> bool:
     """Return True if an Arrow type has one of these shapes."""
     from pyarrow import types
 
+    if kind is None or types.is_null(kind):
+        return kind is not None
+    plain = kind.value_type if types.is_dictionary(kind) else kind
+    text = str(plain) in ("string", "large_string", "string_view")
     for shape in shapes:
-        if kind is None or types.is_null(kind):
-            return kind is not None
         if isinstance(shape, list):  # list, large_list, fixed_size_list, list_view, ...
             found = "list" in str(kind).partition("<")[0] and _has_shape(kind.value_type, shape[0])
         elif isinstance(shape, dict):
             inner = {field.name: field.type for field in kind} if types.is_struct(kind) else {}
             found = all(_has_shape(inner.get(name), shape[name]) for name in shape)
         else:
-            plain = kind.value_type if types.is_dictionary(kind) else kind
-            text = str(plain) in ("string", "large_string", "string_view")
-            found = text if shape == "text" else types.is_integer(plain)
-            found = found or (text and shape == "name")
+            found = (text and shape != "number") or (shape != "text" and types.is_integer(plain))
         if found:
             return True
     return False
@@ -271,18 +269,6 @@ def _plain(value: Any) -> Any:
             return [value["start"], value["end"]]
         return {key: _plain(item) for key, item in value.items()}
     return value
-
-
-def _to_structs(lists: dict[str, Any], where: str) -> list[dict[str, Any]]:
-    """Convert a struct of lists to a list of structs."""
-    names = ("start", "end", "label")
-    values = [lists[name] or [] for name in names]
-    if len(set(map(len, values))) > 1:
-        raise DataError(f"{where}: 'entities' has lists of different lengths; correct them")
-    return [dict(zip(names, entity, strict=True)) for entity in zip(*values, strict=True)]
-
-
-# --- Writing ----------------------------------------------------------------------------------
 
 
 def schema() -> Any:

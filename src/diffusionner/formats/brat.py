@@ -122,16 +122,10 @@ def write(sentences: Iterable[Sentence], path: Path, options: TextOptions) -> No
 
 
 def _to_line(number: int, annotation: Irregular, document: TextDocument) -> str:
-    label = annotation.label
-    if not label or _SPACE.search(label):
-        raise DataError(
-            f"{document.where or 'sentence'}: the label '{label}' is empty or contains white "
-            "space, which format brat cannot represent; rename it, or write another format"
-        )
     parts = [line for part in annotation.parts for line in _split_lines(document.text, *part)]
     offsets = ";".join(f"{start} {end}" for start, end in parts)
     covered = " ".join(document.text[start:end] for start, end in parts)
-    return f"T{number}\t{label} {offsets}\t{_LINE_BREAK.sub(' ', covered)}\n"
+    return f"T{number}\t{annotation.label} {offsets}\t{_LINE_BREAK.sub(' ', covered)}\n"
 
 
 def _split_lines(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
@@ -181,6 +175,8 @@ FORMAT = Format(
     read=read,
     write=write,
     options=TextOptions,
-    capabilities=Capabilities(irregular=True, text=True),
+    capabilities=Capabilities(
+        irregular=True, text=True, label=lambda label: bool(label) and not _SPACE.search(label)
+    ),
     folder=True,
 )

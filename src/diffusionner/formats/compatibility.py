@@ -9,6 +9,8 @@ from diffusionner.errors import DataError
 from diffusionner.formats.documents import word_runs
 from diffusionner.formats.format import Capabilities, Format
 
+_RENAME = ", or rename it"
+
 
 def make_compatible(sentence: Sentence, format: Format, lossy: bool) -> Sentence:
     """Return the sentence as the format can represent it.
@@ -28,20 +30,19 @@ def make_compatible(sentence: Sentence, format: Format, lossy: bool) -> Sentence
     if len(kept) < len(irregular):
         if not lossy:
             (start, end), label = next((a.parts[0], a.label) for a in irregular if a not in kept)
-            what = (
-                f"entity {label} at characters {start}-{end} is discontinuous or does not align "
-                "with token boundaries"
-            )
-            raise _unsupported(sentence, format, what)
+            what = f"entity {label} at characters {start}-{end} is discontinuous or does not align "
+            raise _unsupported(sentence, format, what + "with token boundaries")
         irregular = kept
     if len(entities) > 1 and not capabilities.crossing:
         entities = _without_crossing(sentence, format, lossy)
+    if sentence.doc is not None and not capabilities.doc(sentence.doc):
+        raise _unsupported(sentence, format, f"there is a document named {sentence.doc!r}", _RENAME)
     for word in sentence.words:
         if not capabilities.word(word):
             raise _unsupported(sentence, format, f"there is a word {word!r}", "")
     for label in [span.label for span in entities] + [a.label for a in irregular]:
         if not capabilities.label(label):
-            raise _unsupported(sentence, format, f"there is a label {label!r}", "")
+            raise _unsupported(sentence, format, f"there is a label {label!r}", _RENAME)
     return replace(sentence, types=types, entities=entities, irregular=irregular)
 
 

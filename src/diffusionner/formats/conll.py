@@ -69,8 +69,6 @@ class _Layout:
 
 
 def recognises(sample: Sample) -> bool:
-    if sample.folder:
-        return False
     rows = [_split(line, "") for line in sample.lines[:50]]
     if rows and rows[0][:1] == [_DOCSTART]:
         return True
@@ -89,9 +87,6 @@ def detect_separator(sample: Sample) -> str | None:
         if separator.strip() and rows and all(len(r) > 1 and is_tag(r[-1]) for r in rows):
             return name
     return None
-
-
-# --- Reading ----------------------------------------------------------------------------------
 
 
 def read(source: Source, options: ConllOptions) -> Iterator[Sentence]:
@@ -172,15 +167,11 @@ def _detect_layout(rows: Sequence[Sequence[str]], options: ConllOptions) -> _Lay
     after_word = range(word % width + 1, width)
     # The majority decides: an invalid row must be an error, not change how others are read.
     if all(2 * sum(is_tag(row[i]) for row in rows) > len(rows) for i in after_word):
-        chunks = {i for i in after_word if _are_chunks({row[i][2:] for row in rows})}
+        labels = {i: {row[i][2:] for row in rows} for i in after_word}  # "" for O
+        chunks = {i for i in labels if {"NP", "VP"} <= labels[i] <= _CHUNKS | {""}}
         layers = tuple(i for i in after_word if i not in chunks) or tuple(after_word)
         return _Layout(word, layers or (-1,), width)
     return _Layout(word, (-1,), width)
-
-
-def _are_chunks(labels: set[str]) -> bool:
-    """Return True if a column's labels ("" for O) are those of syntactic chunks."""
-    return {"NP", "VP"} <= labels <= _CHUNKS | {""}
 
 
 def _is_numbered(rows: Sequence[Sequence[str]]) -> bool:
@@ -232,9 +223,6 @@ def _check_row(
                 )
 
 
-# --- Writing ----------------------------------------------------------------------------------
-
-
 def write(sentences: Iterable[Sentence], path: Path, options: ConllOptions) -> None:
     """Write words and tags separated by tabs, with as many tag columns as the deepest sentence.
 
@@ -251,7 +239,7 @@ def write(sentences: Iterable[Sentence], path: Path, options: ConllOptions) -> N
         for sentence in sentences:
             if sentence.doc != doc:
                 doc = sentence.doc
-                draft.write(f"{_DOCSTART}\t{_document_name(sentence)}\n\n")
+                draft.write(f"{_DOCSTART}\t{_NO_DOCUMENT if doc is None else doc}\n\n")
             layers = split_layers(sentence.entities) or [[]]
             deepest = max(deepest, len(layers))
             tags = [encode_tags(len(sentence.words), layer, options.scheme) for layer in layers]
@@ -265,18 +253,6 @@ def write(sentences: Iterable[Sentence], path: Path, options: ConllOptions) -> N
                 file.write(line)
 
 
-def _document_name(sentence: Sentence) -> str:
-    doc = sentence.doc
-    if doc is None:
-        return _NO_DOCUMENT
-    if doc in (*_NOT_NAMES, _NO_DOCUMENT) or not _is_one_column(doc):
-        raise DataError(
-            f"{sentence.where or 'sentence'}: format conll cannot represent a document named "
-            f"{doc[:80]!r}; give it a name without line breaks, or write jsonl"
-        )
-    return doc
-
-
 def _is_writable(word: str) -> bool:
     if _BREAKS.search(word) or word.isspace() or word == _DOCSTART or not word:
         return False
@@ -288,6 +264,10 @@ def _is_one_column(text: str) -> bool:
     return text.strip() == text and not any(c in text for c in "\t\n\r")
 
 
+def _is_document_name(text: str) -> bool:
+    return text not in (*_NOT_NAMES, _NO_DOCUMENT) and _is_one_column(text)
+
+
 FORMAT = Format(
     name="conll",
     summary="CoNLL columns: IOB1, IOB2, BIOES, BILOU, BMES; several columns of tags if nested",
@@ -295,8 +275,6 @@ FORMAT = Format(
     read=read,
     write=write,
     options=ConllOptions,
-    capabilities=Capabilities(word=_is_writable, label=_is_one_column),
-    extensions=(
-        *(".conll", ".tsv", ".bio", ".iob", ".iob1", ".iob2", ".bioes", ".bilou", ".bmes"),
-    ),
+    capabilities=Capabilities(word=_is_writable, label=_is_one_column, doc=_is_document_name),
+    extensions=tuple(".conll .tsv .bio .iob .iob1 .iob2 .bioes .bilou .bmes".split()),
 )

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, pairwise
+from itertools import chain, groupby, pairwise
 from pathlib import Path
 
 from diffusionner.corpus import Sentence
@@ -66,19 +66,17 @@ def _read_file(source: Source, path: Path) -> Iterator[Sentence]:
     documents = 0
     fields: list[str] = []
     blocks: list[_Block] = []  # of the current document
-    for rows in _split_sentences(source.lines(path)):
-        try:
-            tokens, metadata = _parse(rows)
-        except DataError as error:
-            source.report(error)
+    for blank, rows in groupby(source.lines(path), lambda line: not line[1].strip()):
+        if blank:
             continue
-        if "newdoc" in metadata or "newdoc id" in metadata:
-            yield from _finish(blocks, doc, documents)
-            blocks, doc = [], metadata.get("newdoc id") or ""
-            documents += 1
-        if "global.Entity" in metadata:
-            fields = metadata["global.Entity"].split("-")
         try:
+            tokens, metadata = _parse(list(rows))
+            if "newdoc" in metadata or "newdoc id" in metadata:
+                yield from _finish(blocks, doc, documents)
+                blocks, doc = [], metadata.get("newdoc id") or ""
+                documents += 1
+            if "global.Entity" in metadata:
+                fields = metadata["global.Entity"].split("-")
             if tokens:
                 blocks.append(_block(tokens, metadata, fields))
         except DataError as error:
@@ -87,17 +85,6 @@ def _read_file(source: Source, path: Path) -> Iterator[Sentence]:
             yield from _finish(blocks, doc, documents)
             blocks = []
     yield from _finish(blocks, doc, documents)
-
-
-def _split_sentences(lines: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
-    """Yield the lines of each sentence, including the comments before it."""
-    rows: list[tuple[str, str]] = []
-    for where, line in chain(lines, [("", "")]):
-        if line.strip():
-            rows.append((where, line))
-        elif rows:
-            yield rows
-            rows = []
 
 
 def _parse(rows: Sequence[tuple[str, str]]) -> tuple[list[tuple[str, list[str]]], dict[str, str]]:
@@ -181,16 +168,14 @@ def _finish(blocks: Sequence[_Block], doc: str | None, number: int) -> Iterator[
     """Yield the sentences of a document; they have a text if all blocks have one."""
     if doc == "":
         doc = f"doc-{number}" if len(blocks) > 1 else None
-    text = ""
+    text = between = ""
     shifts: list[int] = []
     complete = all(block.offsets is not None for block in blocks)
-    for before, block in pairwise(chain([None], blocks)):
-        assert block is not None
-        if before is not None:
-            between = " " if before.space_after else ""
-            text += "\n" if block.new_paragraph else between
+    for block in blocks:
+        text += "\n" if shifts and block.new_paragraph else between
         shifts.append(len(text))
         text += block.text or ""
+        between = " " if block.space_after else ""
     for block, shift in zip(blocks, shifts, strict=True):
         sentence = Sentence(block.words, doc=doc, where=block.where)
         if complete:
@@ -211,7 +196,8 @@ def write(sentences: Iterable[Sentence], path: Path, options: NoOptions) -> None
             doc = sentence.doc
             # A sentence without a document must not join the previous document.
             if before is None or doc != before.doc or (doc is None and named):
-                file.write(_newdoc(doc, sentence.where) if named or doc is not None else "")
+                if named or doc is not None:
+                    file.write("# newdoc\n" if doc is None else f"# newdoc id = {doc}\n")
                 file.write(f"# global.Entity = {WRITTEN_FIELDS}\n")
                 named = named or doc is not None
                 count = 0
@@ -231,17 +217,6 @@ def write(sentences: Iterable[Sentence], path: Path, options: NoOptions) -> None
             file.write("\n")
             count += len(entities)
             before = sentence
-
-
-def _newdoc(doc: str | None, where: str) -> str:
-    if doc is None:
-        return "# newdoc\n"
-    if doc != doc.strip() or not doc or "\n" in doc:
-        raise DataError(
-            f"{where or 'sentence'}: the document's name {doc!r} is empty, has a line break or "
-            "surrounding spaces, which format conllu cannot represent; rename it"
-        )
-    return f"# newdoc id = {doc}\n"
 
 
 def _text(sentence: Sentence) -> str | None:
@@ -278,6 +253,7 @@ FORMAT = Format(
     capabilities=Capabilities(
         irregular="discontinuous",
         word=lambda word: bool(word.strip()) and "\t" not in word and "\n" not in word,
+        doc=lambda doc: bool(doc) and doc == doc.strip() and "\n" not in doc,
     ),
     extensions=(".conllu",),
 )

@@ -150,7 +150,4 @@ def encode_entities(entities: Iterable[tuple[Offsets, str]], words: int, count: 
 
 
 def _escape(label: str) -> str:
-    def code(found: re.Match[str]) -> str:
-        return "".join(f"%{byte:02X}" for byte in found[0].encode())
-
-    return _ESCAPED.sub(code, label)
+    return _ESCAPED.sub(lambda m: "".join(f"%{byte:02X}" for byte in m[0].encode()), label)

@@ -16,7 +16,9 @@ from __future__ import annotations
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import count, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,8 +40,8 @@ from diffusionner.formats.source import (
     Sample,
     Source,
     check_label,
-    missing_extra,
-    shorten,
+    import_extra,
+    reason,
     unreadable,
 )
 from diffusionner.text import split_sentences
@@ -78,18 +80,6 @@ def recognises(sample: Sample) -> bool:
     return head[:1] >= b"\x80" and head[1:].startswith((b"\xa7version", b"\xa5attrs"))
 
 
-def _import_spacy() -> Any:
-    try:
-        import spacy.tokens
-        import spacy.vocab
-    except ImportError as error:
-        raise missing_extra("spacy", "spacy", FORMAT.name) from error
-    return spacy
-
-
-# --- Reading ----------------------------------------------------------------------------------
-
-
 def read(source: Source, options: DocBinOptions) -> Iterator[Sentence]:
     groups = {_ENTS}
 
@@ -108,7 +98,7 @@ def read(source: Source, options: DocBinOptions) -> Iterator[Sentence]:
 
 def _docs(path: Path) -> Iterator[tuple[str, Doc]]:
     """Yield ("file:number", Doc); numbers count from 1."""
-    spacy = _import_spacy()
+    spacy = import_extra("spacy", "spacy", FORMAT.name)
     # spaCy trusts its files: a damaged one can raise any exception.
     try:
         docs = spacy.tokens.DocBin().from_bytes(_content(path)).get_docs(spacy.vocab.Vocab())
@@ -116,18 +106,17 @@ def _docs(path: Path) -> Iterator[tuple[str, Doc]]:
         raise unreadable(path, error) from error
     except Exception as error:
         raise DataError(
-            f"{path}: not a complete DocBin ({_reason(error)}); write it again with spaCy's "
+            f"{path}: not a complete DocBin ({reason(error)}); write it again with spaCy's "
             "DocBin.to_disk"
         ) from error
-    cached_plugins = _CachedPlugins()
     for number in count(1):
         where = f"{path}:{number}"
         try:
-            with cached_plugins:
+            with _cached_plugins():
                 doc = next(docs, None)
         except Exception as error:
             raise DataError(
-                f"{where}: not a valid Doc ({_reason(error)}); write it again"
+                f"{where}: not a valid Doc ({reason(error)}); write it again"
             ) from error
         if doc is None:
             return
@@ -135,16 +124,11 @@ def _docs(path: Path) -> Iterator[tuple[str, Doc]]:
 
 
 def _content(path: Path) -> bytes:
-    """Read a file as far as it can be unpacked, so as not to load a huge file of another kind."""
-    unpacked = zlib.decompressobj()
-    chunks: list[bytes] = []
     with path.open("rb") as file:
-        while not unpacked.eof and (chunk := file.read(_CHUNK)):
-            chunks.append(chunk)
-            while chunk:
-                unpacked.decompress(chunk, _CHUNK)
-                chunk = unpacked.unconsumed_tail
-    return b"".join(chunks)
+        # Fails for a file of another kind, which may be too large to load.
+        zlib.decompressobj().decompress(file.read(_CHUNK), _CHUNK)
+        file.seek(0)
+        return file.read()
 
 
 def _sentences(doc: Doc, where: str, options: DocBinOptions) -> list[Sentence]:
@@ -213,7 +197,7 @@ def _entities(doc: Doc, where: str, options: DocBinOptions) -> list[Span]:
             found += [span for span in spans if span not in known]
     except (IndexError, KeyError, ValueError) as error:
         raise DataError(
-            f"{where}: spaCy cannot decode the entities ({_reason(error)}); write them again"
+            f"{where}: spaCy cannot decode the entities ({reason(error)}); write them again"
         ) from error
     for start, end, label in found:
         check_label(label, where)
@@ -222,32 +206,26 @@ def _entities(doc: Doc, where: str, options: DocBinOptions) -> list[Span]:
     return found
 
 
-def _reason(error: Exception) -> str:
-    return shorten(" ".join(str(error).split())) or type(error).__name__
+@contextmanager
+def _cached_plugins() -> Iterator[None]:
+    """Make srsly, which (un)packs Docs, use cached plug-ins.
 
-
-class _CachedPlugins:
-    """Context in which srsly, which (un)packs Docs, uses cached plug-ins.
-
-    It searches for plug-ins three times per Doc, which takes longer than everything else together.
+    It searches for them three times per Doc, which takes longer than everything else together.
     """
-
-    def __init__(self) -> None:
-        import srsly
-
-        self.registries = (srsly.msgpack_encoders, srsly.msgpack_decoders)
-        self.found = [registry.get_all() for registry in self.registries]
-
-    def __enter__(self) -> None:
-        for registry, found in zip(self.registries, self.found, strict=True):
-            registry.get_all = found.copy
-
-    def __exit__(self, *error: object) -> None:
-        for registry in self.registries:
+    for registry, found in _plugins():
+        registry.get_all = found.copy
+    try:
+        yield
+    finally:
+        for registry, _ in _plugins():
             vars(registry).pop("get_all", None)  # restores the method of the class
 
 
-# --- Writing ----------------------------------------------------------------------------------
+@cache
+def _plugins() -> list[tuple[Any, dict[str, Any]]]:
+    import srsly
+
+    return [(r, r.get_all()) for r in (srsly.msgpack_encoders, srsly.msgpack_decoders)]
 
 
 @dataclass
@@ -275,13 +253,12 @@ class _Tokens:
 
 
 def write(sentences: Iterable[Sentence], path: Path, options: DocBinOptions) -> None:
-    spacy = _import_spacy()
+    spacy = import_extra("spacy", "spacy", FORMAT.name)
     docbin = spacy.tokens.DocBin(attrs=_ATTRIBUTES, store_user_data=True)
     vocab = spacy.vocab.Vocab()
-    cached_plugins = _CachedPlugins()
     for document in group_by_document(sentences):
         doc = _to_doc(document, vocab)
-        with cached_plugins:
+        with _cached_plugins():
             docbin.add(doc)
     try:
         path.write_bytes(docbin.to_bytes())

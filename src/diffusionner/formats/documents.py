@@ -45,9 +45,6 @@ def contiguous(start: int, end: int, label: str) -> Irregular:
     return Irregular(((start, end),), label)
 
 
-# --- Documents to sentences -------------------------------------------------------------------
-
-
 def to_sentences(
     document: TextDocument,
     options: TextOptions | None = None,
@@ -160,9 +157,6 @@ def check_pair(text: Path, annotations: Path) -> None:
             )
 
 
-# --- Sentences to documents -------------------------------------------------------------------
-
-
 def to_documents(sentences: Iterable[Sentence]) -> Iterator[TextDocument]:
     """Reassemble documents from their sentences.
 
@@ -171,16 +165,13 @@ def to_documents(sentences: Iterable[Sentence]) -> Iterator[TextDocument]:
     """
     for group in group_by_document(sentences):
         first = group[0]
-        if first.text is not None:
-            annotations = [a for sentence in group for a in character_annotations(sentence)]
-            yield TextDocument(first.text, annotations, first.doc, first.where)
-            continue
-        lines, annotations, shift = [], [], 0
+        text, annotations, shift = first.text, [], 0
+        if text is None:
+            text = "\n".join(sentence.characters()[0] for sentence in group)
         for sentence in group:
-            lines.append(sentence.characters()[0])
             annotations += character_annotations(sentence, shift)
-            shift += len(lines[-1]) + 1
-        yield TextDocument("\n".join(lines), annotations, first.doc, first.where)
+            shift += len(sentence.characters()[0]) + 1 if first.text is None else 0
+        yield TextDocument(text, annotations, first.doc, first.where)
 
 
 def group_by_document(sentences: Iterable[Sentence]) -> Iterator[list[Sentence]]:
@@ -223,9 +214,6 @@ def character_annotations(sentence: Sentence, shift: int = 0) -> list[Irregular]
         Irregular(tuple((start + shift, end + shift) for start, end in parts), label)
         for parts, label in (*regular, *sentence.irregular)
     ]
-
-
-# --- Discontinuous entities as runs of words --------------------------------------------------
 
 
 def add_word_runs(sentence: Sentence, runs: Offsets, label: str) -> None:

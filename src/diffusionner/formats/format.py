@@ -22,7 +22,7 @@ class NoOptions:
 class Capabilities:
     """Features that a format can represent.
 
-    Every format represents words, document names and nested entities.
+    Every format represents words, documents and nested entities.
     """
 
     crossing: bool = True  # entities that overlap without one containing the other
@@ -33,6 +33,7 @@ class Capabilities:
     types: bool = False  # labels that were annotated, if not all
     word: Callable[[str], bool] = bool  # test for words that can be written
     label: Callable[[str], bool] = bool  # test for labels that can be written
+    doc: Callable[[str], bool] = lambda name: True  # test for document names that can be written
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,13 @@ def read(source: Source, options: TableOptions) -> Iterator[Sentence]:
     files = [folder]
     if folder.is_dir():
         if not (folder / _STATE).is_file():
-            folder = arrow_tables.choose_split(folder, _splits(folder), options.split)
+            splits = {path.parent.name: path.parent for path in sorted(folder.glob(f"*/{_STATE}"))}
+            if not splits:
+                raise DataError(
+                    f"{folder}: not a dataset; give a folder written by save_to_disk, with "
+                    f"{_STATE} in it"
+                )
+            folder = arrow_tables.choose_split(folder, splits, options.split)
         elif options.split:
             raise DataError(f"{folder}: a dataset without splits; leave out the option split")
         files = _data_files(source, folder)
@@ -52,15 +58,6 @@ def read(source: Source, options: TableOptions) -> Iterator[Sentence]:
             features = _read_json(source, folder / _INFO).get("features")
     tables = (_open(path, features, pyarrow) for path in files)
     return arrow_tables.read(source, tables, options)
-
-
-def _splits(folder: Path) -> dict[str, Path]:
-    splits = {path.parent.name: path.parent for path in sorted(folder.glob(f"*/{_STATE}"))}
-    if not splits:
-        raise DataError(
-            f"{folder}: not a dataset; give a folder written by save_to_disk, with {_STATE} in it"
-        )
-    return splits
 
 
 def _data_files(source: Source, folder: Path) -> list[Path]:

@@ -25,15 +25,8 @@ def read_values(source: Source) -> Iterator[tuple[str, Any]]:
     if head.startswith("[") or _spans_lines(head):
         yield from _stream_values(source)
         return
-    for where, text in source.lines():
-        if not text or text.isspace():
-            continue
-        try:
-            value = parse_json(text, where)
-        except DataError as error:
-            source.report(error)
-            continue
-        yield where, value
+    lines = ((where, text) for where, text in source.lines() if text.strip())
+    yield from source.convert_each(lines, lambda text, where: [(where, parse_json(text, where))])
 
 
 def parse_json(text: str, where: str) -> Any:
@@ -47,7 +40,7 @@ def parse_json(text: str, where: str) -> Any:
             f"{error.colno}); correct it"
         ) from error
     except (ValueError, RecursionError) as error:
-        raise _undecodable(where, error) from error
+        raise DataError(f"{where}: JSON that cannot be decoded ({error})") from error
     _check_surrogates(value, text, where)
     return value
 
@@ -65,16 +58,10 @@ def _check_surrogates(value: object, text: str, where: str) -> None:
         ) from error
 
 
-def _undecodable(where: str, error: Exception) -> DataError:
-    return DataError(f"{where}: JSON that cannot be decoded ({error})")
-
-
 def _spans_lines(head: str) -> bool:
     """Return True if objects are spread over lines, as opposed to a first line that is invalid."""
     lines = [line for line in map(str.strip, head.split("\n", 100)) if line]
-    if len(lines) < 2:
-        return False
-    return lines[0].startswith("{") and not lines[0].endswith("}") and lines[1][0] != "{"
+    return len(lines) > 1 and lines[0][0] == "{" and lines[0][-1] != "}" and lines[1][0] != "{"
 
 
 def _stream_values(source: Source) -> Iterator[tuple[str, Any]]:
@@ -165,20 +152,17 @@ class _Stream:
             except json.JSONDecodeError as error:
                 line = self.line + self.buffer.count("\n", self.counted, error.pos)
                 size = len(self.buffer) - self.at
+                hint = "correct it"
                 if error.msg.startswith("Unterminated") or error.pos > len(self.buffer) - 16:
                     if size > MAX_RECORD:
                         raise too_long(where) from error
                     if self.fill(size + 1):  # doubling keeps long records linear
                         continue
-                    raise DataError(
-                        f"{self.path}:{line}: not valid JSON ({error.msg}); the file may be "
-                        f"truncated within the record that begins at {where}"
-                    ) from error
-                raise DataError(
-                    f"{self.path}:{line}: not valid JSON ({error.msg}); correct it"
-                ) from error
+                    hint = f"the file may be truncated within the record that begins at {where}"
+                where = f"{self.path}:{line}"
+                raise DataError(f"{where}: not valid JSON ({error.msg}); {hint}") from error
             except (ValueError, RecursionError) as error:
-                raise _undecodable(where, error) from error
+                raise DataError(f"{where}: JSON that cannot be decoded ({error})") from error
             # A number at the end of the buffer may continue in the next chunk.
             if end == len(self.buffer) and self.fill():
                 continue

@@ -49,8 +49,6 @@ class Record:
         words: list[Any] = self.get(key, list)
         if not words:
             raise self.error(f"'{key}' is empty; remove the record")
-        if set(map(type, words)) == {str} and "" not in words:
-            return words
         for index, word in enumerate(words):
             if not isinstance(word, str):
                 raise self.error(

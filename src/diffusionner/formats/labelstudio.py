@@ -36,6 +36,7 @@ _TASK = (
     '{"data": {"text": "..."}, "annotations": [{"result": [{"type": "labels", '
     '"value": {"start": 0, "end": 3, "labels": ["..."]}}]}]}'
 )
+_DATA = f"{_TASK}, or name the key of the text with the option key"
 _INVISIBLE = regex.compile(r"\s|\\n")
 
 
@@ -75,16 +76,10 @@ def read(source: Source, options: LabelStudioOptions) -> Iterator[Sentence]:
 
 def _sentences(task: Record, options: LabelStudioOptions) -> list[Sentence]:
     flat = "data" not in task.fields
-    data = task if flat else Record(task.get("data", dict), task.where, _TASK)
+    data = Record(task.fields if flat else task.get("data", dict), task.where, _DATA)
     regions = _flat_regions(task, options.key) if flat else _regions(task)
     if regions is None:
         return []
-    if options.key not in data.fields:
-        keys = shorten(", ".join(map(repr, data.fields))) or "none"
-        raise task.error(
-            f"no '{options.key}' among the keys of the data ({keys}); name the key of the text "
-            "with the option key"
-        )
     text = data.get(options.key, str)
     spans = [span for region in regions for span in _spans(region)]
     for region in regions:

@@ -55,16 +55,11 @@ def to_annotations(
 def _invalid(text: str, span: tuple[int, int, str], unit: str, where: str) -> DataError:
     start, end, label = span
     size = offsets_in(unit, text)[-1]
-    problem = f"{where}: entity {label} [{start}, {end}) "
+    problem = f"lies outside its text of {size} {UNITS[unit]}"
+    remedy = "offsets count from 0, end exclusive"
     if unit == "utf16" and 0 <= start < end <= size:
-        return DataError(
-            f"{problem}starts or ends inside a character, counted in UTF-16 code units; read the "
-            "file with the option offsets=characters"
-        )
-    problem += f"lies outside its text of {size} {UNITS[unit]}; "
-    if 0 <= start < end <= offsets_in("utf16", text)[-1]:
-        return DataError(
-            f"{problem}offsets seem to count UTF-16 code units: read the file with the option "
-            "offsets=utf16"
-        )
-    return DataError(f"{problem}offsets count from 0, end exclusive")
+        problem = "starts or ends inside a character, counted in UTF-16 code units"
+        remedy = "read the file with the option offsets=characters"
+    elif 0 <= start < end <= offsets_in("utf16", text)[-1]:
+        remedy = "offsets seem to count UTF-16 code units: read it with the option offsets=utf16"
+    return DataError(f"{where}: entity {label} [{start}, {end}) {problem}; {remedy}")

@@ -85,18 +85,15 @@ def _tokens(record: Record, text: str) -> tuple[Offsets, dict[int, int]]:
     previous = 0
     for index, token in enumerate(record.objects("tokens")):
         start, end, word = token.integer("start"), token.integer("end"), token.get("text")
+        problem = ""
         if not previous <= start < end <= len(text):
-            raise record.error(
-                f"token {index} at [{start}, {end}) is empty, overlaps the previous one or lies "
-                f"outside its text of {len(text)} characters; leave out 'tokens' to have the text "
-                "split"
-            )
-        if text[start:end] != word:
-            raise record.error(
-                f"token {index} is {shorten(repr(word))}, but the text has "
-                f"{shorten(repr(text[start:end]))} at [{start}, {end}); leave out 'tokens' to "
-                "have the text split"
-            )
+            size = f"{len(text)} characters"
+            problem = f"is empty, overlaps the previous one or lies outside its text of {size}"
+        elif text[start:end] != word:
+            problem = f"is {shorten(repr(word))}, but the text has {shorten(repr(text[start:end]))}"
+        if problem:
+            problem = f"token {index} at [{start}, {end}) {problem}"
+            raise record.error(f"{problem}; leave out 'tokens' to have the text split")
         ids[token.integer("id") if "id" in token.fields else index] = index
         offsets.append((start, end))
         previous = end

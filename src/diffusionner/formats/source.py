@@ -6,8 +6,10 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -79,11 +81,7 @@ class Source:
     def text(self, path: Path | None = None, keep_bom: bool = False) -> str:
         """Return the text of a whole (small) file, with its line ends unchanged."""
         path = path or self.path
-        try:
-            with path.open("rb") as file:
-                content = file.read(MAX_RECORD + 1)
-        except OSError as error:
-            raise unreadable(path, error) from error
+        content = _read(path, MAX_RECORD + 1)
         if len(content) > MAX_RECORD:
             raise too_long(f"{path}:1")
         try:
@@ -98,21 +96,20 @@ class Sample:
     """The first bytes of a file, or the file names in a folder, used to detect the format."""
 
     path: Path
-    folder: bool = field(init=False)
-    names: list[str] = field(init=False)  # of the folder's files, at any depth; about 1,000
 
-    def __post_init__(self) -> None:
-        self.folder = self.path.is_dir()
-        self.names = []
-        if self.folder:
-            for _, _, files in os.walk(self.path):
-                self.names += files
-                if len(self.names) >= 1000:
-                    break
+    @cached_property
+    def folder(self) -> bool:
+        return self.path.is_dir()
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The names of the folder's first 1,000 files, at any depth."""
+        names = (name for _, _, files in os.walk(self.path) for name in files)
+        return list(islice(names, 1000))
 
     @cached_property
     def raw(self) -> bytes:
-        return b"" if self.folder else self._read(HEAD)
+        return b"" if self.folder else _read(self.path, HEAD)
 
     @cached_property
     def head(self) -> str:
@@ -144,19 +141,12 @@ class Sample:
 
     def _first_record(self, start: int) -> dict[str, Any]:
         """Return a JSON object that is longer than the head, or just its keys."""
-        text = self._read(_FIRST_RECORD).decode("utf-8-sig", "replace")
+        text = _read(self.path, _FIRST_RECORD).decode("utf-8-sig", "replace")
         try:
             record: dict[str, Any] = json.JSONDecoder().raw_decode(text, start)[0]
         except (ValueError, RecursionError):
             return dict.fromkeys(_KEY.findall(self.head))
         return record
-
-    def _read(self, size: int) -> bytes:
-        try:
-            with self.path.open("rb") as file:
-                return file.read(size)
-        except OSError as error:
-            raise unreadable(self.path, error) from error
 
     @cached_property
     def keys(self) -> set[str]:
@@ -167,6 +157,14 @@ class Sample:
         """Return the items of the lists that the first JSON objects have under a key."""
         lists = (record.get(key) for record in self.records)
         return [item for items in lists if isinstance(items, list) for item in items]
+
+
+def _read(path: Path, size: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(size)
+    except OSError as error:
+        raise unreadable(path, error) from error
 
 
 def number_lines(file: IO[bytes], name: str) -> Iterator[tuple[int, bytes]]:
@@ -207,10 +205,15 @@ def too_long(where: str) -> DataError:
     )
 
 
-def missing_extra(package: str, extra: str, format: str) -> DataError:
-    return DataError(
-        f"format {format} needs the package '{package}'; install it with: pip install '.[{extra}]'"
-    )
+def import_extra(package: str, extra: str, format: str) -> Any:
+    """Import an optional package."""
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise DataError(
+            f"format {format} needs the package '{package}'; install it with: "
+            f"pip install '.[{extra}]'"
+        ) from error
 
 
 def check_label(label: Any, where: str) -> str:
@@ -220,6 +223,11 @@ def check_label(label: Any, where: str) -> str:
             f"{shorten(repr(label))}"
         )
     return label
+
+
+def reason(error: Exception) -> str:
+    """Return the message of another package's exception on one line."""
+    return shorten(" ".join(str(error).split())) or type(error).__name__
 
 
 def shorten(text: str) -> str:
