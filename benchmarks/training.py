@@ -120,7 +120,7 @@ class TimedTrainer(Trainer):
         seconds: float,
         on_window: Callable[[int, int], None],
     ) -> None:
-        """windows: number of windows, of so many seconds, to measure the speed in."""
+        """windows: number of windows to measure the speed in; seconds: their length."""
         super().__init__(settings, resume=False)
         self.windows, self.seconds, self.on_window = windows, seconds, on_window
         self.per_epoch = -(-len(self.corpus) // settings.training.batch_size)

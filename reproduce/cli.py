@@ -109,7 +109,7 @@ def run(
     work: Annotated[Path, typer.Option(help="Folder for runs and weights.")] = Path("runs/paper"),
     output: Output = RESULTS,
 ) -> None:
-    """Fill in tables and figures: run what is missing, then write them.
+    """Fill in tables and figures: execute the missing runs, then write them.
 
     Writes Markdown, CSV, PNG and SVG, with the paper's own numbers for comparison. Every run is
     kept as a small record in OUTPUT/records and never repeated. Interrupted runs are resumed.

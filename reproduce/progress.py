@@ -86,7 +86,7 @@ class Occupancy:
 
 
 def read(folder: Path, batch_size: int, sentences: int, occupancy: Occupancy) -> RunProgress:
-    """Read `log.jsonl` of a run that trains on so many sentences.
+    """Read `log.jsonl` of a run that trains on this many sentences.
 
     Each line has the speed since the previous one. Evaluation, and the time between stopping and
     resuming a run, are therefore not counted.

@@ -148,7 +148,7 @@ class Runner:
         return total
 
     def _exceeds_budget(self, seconds: float) -> bool:
-        """Return whether so many more seconds exceed the budget."""
+        """Return whether this many more seconds exceed the budget."""
         return self.deadline is not None and time.monotonic() + seconds >= self.deadline
 
     def _begin(self, job: Job, kinds: tuple[str, ...]) -> None:

@@ -68,10 +68,10 @@ def measure(
     ner: DiffusionNER,
     about: About,
     device: str,
-    most: int | None,
+    limit: int | None,
     progress: ProgressCallback,
 ) -> Figures:
-    """Measure everything; curves and speed on at most `most` sentences of the first corpus."""
+    """Measure everything; curves and speed on at most `limit` sentences of the first corpus."""
     corpora = {one.name: one.read() for one in about.corpora}
     measured = {
         name: Evaluation.from_report(
@@ -80,7 +80,7 @@ def measure(
         for name, sentences in corpora.items()
     }
     first = corpora[about.corpora[0].name]
-    some = first if most is None else sample.draw(first, min(most, len(first)))
+    some = first if limit is None else sample.draw(first, min(limit, len(first)))
     starts = ("candidates", "noise") if ner.settings.decoder.initializer != "none" else ("noise",)
 
     def curve(what: str, values: Sequence[Any], start: str) -> list[float]:

@@ -139,15 +139,15 @@ class Generator(nn.Module):
             self.right.words(states),
         )
 
-    def forward(self, sentence: ReadSentence, gold: Tensor, kinds: Tensor) -> Tensor:
+    def forward(self, sentence: ReadSentence, gold: Tensor, type_ids: Tensor) -> Tensor:
         """Return the hidden states [B, 3 N + 1, h] after the start and each symbol of the entities.
 
-        gold: [B, N, 2], kinds: [B, N]. Each position sees the earlier ones.
+        gold: [B, N, 2], type_ids: [B, N]. Each position sees the earlier ones.
         """
-        batch, count = kinds.shape
+        batch, count = type_ids.shape
         first = sentence.first.take_along_dim(gold[..., :1], 1)
         last = sentence.last.take_along_dim(gold[..., 1:], 1)
-        types = self.types(kinds).to(first.dtype)
+        types = self.types(type_ids).to(first.dtype)
         symbols = torch.stack([first, last, types], 2).view(batch, 3 * count, -1)
         begin = self.begin.to(first.dtype).expand(batch, 1, -1)
         x = torch.cat([begin, symbols], 1) + self.positions[: 3 * count + 1].to(first.dtype)
@@ -158,29 +158,29 @@ class Generator(nn.Module):
             x = layer(x, before, visible, of_sentence, sentence.encoding.mask)
         return x
 
-    def left_scores(self, hidden: Tensor, least: Tensor, sentence: ReadSentence) -> Tensor:
+    def left_scores(self, hidden: Tensor, first_allowed: Tensor, sentence: ReadSentence) -> Tensor:
         """Score each word as the first of the next entity, and the stop symbol.
 
-        hidden [B, Q, h], least [B, Q] → [B, Q, M + 1]; words before `least` are impossible.
+        hidden [B, Q, h], first_allowed [B, Q] → [B, Q, M + 1]; earlier words are impossible.
         """
-        scores = self._point(self.left, sentence.left, hidden, least, sentence)
+        scores = self._point(self.left, sentence.left, hidden, first_allowed, sentence)
         return torch.cat([scores, self.stop(hidden).float()], -1)
 
-    def right_scores(self, hidden: Tensor, least: Tensor, sentence: ReadSentence) -> Tensor:
+    def right_scores(self, hidden: Tensor, first_allowed: Tensor, sentence: ReadSentence) -> Tensor:
         """Score each word as the last of the entity, [B, Q, M]."""
-        return self._point(self.right, sentence.right, hidden, least, sentence)
+        return self._point(self.right, sentence.right, hidden, first_allowed, sentence)
 
     def _point(
         self,
         pointer: BoundaryPointer,
         words: Tensor,
         hidden: Tensor,
-        least: Tensor,
+        first_allowed: Tensor,
         sentence: ReadSentence,
     ) -> Tensor:
         scores = pointer(words, hidden[:, None], sentence.encoding)[:, 0]
         word = torch.arange(scores.shape[-1], device=scores.device)
-        return scores.masked_fill(word < least[..., None], IMPOSSIBLE)
+        return scores.masked_fill(word < first_allowed[..., None], IMPOSSIBLE)
 
     def generate(
         self, encoding: SentenceEncoding, counts: Tensor | None = None
@@ -253,7 +253,7 @@ class Generation:
         return self.cache.shape[4] // 3
 
     @property
-    def most(self) -> int:
+    def max_rounds(self) -> int:
         return -(-self.entities // ROUND)
 
     def __call__(self, number: int) -> Candidates[Tensor]:
@@ -280,17 +280,17 @@ class Generation:
     def rest(self, number: int, p_left: Tensor, start: Tensor) -> Candidates[Tensor]:
         """Return the candidate with this first word."""
         generator, sentence = self.generator, self.sentence
-        least = least_right(start, self.left, self.right + 1)
+        first_allowed = first_allowed_right(start, self.left, self.right + 1)
         hidden = self._step(sentence.first.take_along_dim(start[..., None], 1), 3 * number + 1)
-        p_right, right = generator.right_scores(hidden, least, sentence).softmax(-1).max(-1)
+        p_right, right = generator.right_scores(hidden, first_allowed, sentence).softmax(-1).max(-1)
         hidden = self._step(sentence.last.take_along_dim(right[..., None], 1), 3 * number + 2)
-        p_type, kind = generator.classifier(hidden).float().softmax(-1).max(-1)
-        self.symbol.copy_(generator.types(kind))
+        p_type, type_id = generator.classifier(hidden).float().softmax(-1).max(-1)
+        self.symbol.copy_(generator.types(type_id))
         self.left.copy_(start)
         self.right.copy_(right)
         # A copy, since later rounds change it.
         alive = self.alive[:, None].clone()
-        return single_step(start, right, kind, p_left + p_right + p_type, alive)
+        return single_step(start, right, type_id, p_left + p_right + p_type, alive)
 
     def _step(self, symbol: Tensor, position: int) -> Tensor:
         """Return the hidden state after one more symbol, [B, 1, h] → [B, 1, h]."""
@@ -314,7 +314,7 @@ class Generated:
     right: Tensor  # [B, N, M]
     types: Tensor  # [B, N, C]
     gold: Tensor  # [B, N, 2] in order
-    kinds: Tensor  # [B, N], -1 for padding
+    type_ids: Tensor  # [B, N], -1 for padding
 
 
 class GeneratingObjective(Objective[Generated]):
@@ -328,25 +328,25 @@ class GeneratingObjective(Objective[Generated]):
         return list(in_order(batch.gold, batch.gold_types))
 
     def predict(self, batch: Batch[Tensor], *inputs: Tensor) -> Generated:
-        gold, kinds = inputs
+        gold, type_ids = inputs
         encoding = self.network.encode(batch, self.freeze_encoder)
         generator = self.network.generator
         sentence = generator.read(encoding)
-        hidden = generator(sentence, gold, kinds.clamp(min=0))
+        hidden = generator(sentence, gold, type_ids.clamp(min=0))
         left, right = gold.unbind(-1)
         before = F.pad(left, (1, 0))  # [B, N + 1] first word of the previous entity
-        least = least_right(left, before[:, :-1], F.pad(right, (1, -1)))
+        first_allowed = first_allowed_right(left, before[:, :-1], F.pad(right, (1, -1)))
         return Generated(
             generator.left_scores(hidden[:, 0::3], before, sentence),
-            generator.right_scores(hidden[:, 1::3], least, sentence),
+            generator.right_scores(hidden[:, 1::3], first_allowed, sentence),
             generator.classifier(hidden[:, 2::3]).float(),
             gold,
-            kinds,
+            type_ids,
         )
 
     def loss(self, predicted: Generated, batch: Batch[Tensor], assigned: Tensor) -> Tensor:
         """Return the cross-entropy of all symbols, including the stop symbol."""
-        known = predicted.kinds >= 0  # [B, N]
+        known = predicted.type_ids >= 0  # [B, N]
         number = torch.arange(known.shape[1] + 1, device=known.device)
         is_end = number == (batch.gold_types >= 0).sum(1, keepdim=True)  # [B, N + 1]
         left, right = predicted.gold.unbind(-1)
@@ -354,7 +354,7 @@ class GeneratingObjective(Objective[Generated]):
         return (
             cross_entropy(predicted.left, next_left, F.pad(known, (0, 1)) | is_end)
             + cross_entropy(predicted.right, right, known)
-            + cross_entropy(predicted.types, predicted.kinds.clamp(min=0), known)
+            + cross_entropy(predicted.types, predicted.type_ids.clamp(min=0), known)
         )
 
 
@@ -364,16 +364,16 @@ def cross_entropy(scores: Tensor, targets: Tensor, counts: Tensor) -> Tensor:
     return -torch.where(counts, likelihood, 0.0).sum()
 
 
-def least_right(left: Tensor, left_before: Tensor, right_before: Tensor) -> Tensor:
+def first_allowed_right(left: Tensor, left_before: Tensor, right_before: Tensor) -> Tensor:
     """Return the first word that can end an entity, given the order of entities."""
     same = left == left_before
     return torch.where(same, torch.maximum(left, right_before), left)
 
 
-def in_order(gold: np.ndarray, kinds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def in_order(gold: np.ndarray, type_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Sort entities by first word, last word and type, padding last; keep at most MAX_ENTITIES."""
     left, right = gold[..., 0], gold[..., 1]
-    words, types = int(right.max(initial=0)) + 1, int(kinds.max(initial=0)) + 1
-    key = np.where(kinds < 0, words * words * types, (left * words + right) * types + kinds)
+    words, types = int(right.max(initial=0)) + 1, int(type_ids.max(initial=0)) + 1
+    key = np.where(type_ids < 0, words * words * types, (left * words + right) * types + type_ids)
     order = np.argsort(key, axis=1, kind="stable")[:, :MAX_ENTITIES]
-    return np.take_along_axis(gold, order[..., None], 1), np.take_along_axis(kinds, order, 1)
+    return np.take_along_axis(gold, order[..., None], 1), np.take_along_axis(type_ids, order, 1)

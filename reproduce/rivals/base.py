@@ -26,7 +26,7 @@ class Rounds(Protocol):
     """Rounds that find candidates. None of them waits for the host, so each can be recorded."""
 
     @property
-    def most(self) -> int:
+    def max_rounds(self) -> int:
         """Maximum number of rounds."""
 
     def __call__(self, number: int) -> Candidates[Tensor]:
@@ -80,7 +80,7 @@ class Rival(Network):
 class OneRound:
     network: Rival
     encoding: SentenceEncoding
-    most: int = 1
+    max_rounds: int = 1
 
     def __call__(self, number: int) -> Candidates[Tensor]:
         return self.network.propose(self.encoding)

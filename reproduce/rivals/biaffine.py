@@ -36,16 +36,20 @@ class BiaffineNetwork(Rival):
     def propose(self, encoding: SentenceEncoding) -> Candidates[Tensor]:
         """Return the most likely spans with their most likely types."""
         probabilities = self.biaffine(encoding.states).softmax(-1)
-        best, kinds = probabilities[..., :-1].max(-1)  # [B, M, M]
+        best, type_ids = probabilities[..., :-1].max(-1)  # [B, M, M]
         best = best.masked_fill(~valid_spans(encoding.mask), -1.0)
         words = best.shape[1]
         count = min(PER_WORD * words, words * words)
-        found, cells = best.flatten(1).topk(count)  # [B, K]
+        probability, cells = best.flatten(1).topk(count)  # [B, K]
         # The limit depends on the length of the sentence, not on its batch.
-        own = torch.arange(count, device=found.device) < PER_WORD * encoding.lengths[:, None]
-        kind = kinds.flatten(1).gather(1, cells)
+        own = torch.arange(count, device=best.device) < PER_WORD * encoding.lengths[:, None]
+        type_id = type_ids.flatten(1).gather(1, cells)
         return single_step(
-            cells // words, cells % words, kind, 3 * found, own & (found >= MIN_PROBABILITY)
+            cells // words,
+            cells % words,
+            type_id,
+            3 * probability,
+            own & (probability >= MIN_PROBABILITY),
         )
 
 

@@ -84,11 +84,11 @@ class Chains(nn.Module):
         return torch.cat(tags[::-1], -1)
 
     def probability(
-        self, emissions: Tensor, mask: Tensor, left: Tensor, right: Tensor, kind: Tensor
+        self, emissions: Tensor, mask: Tensor, left: Tensor, right: Tensor, type_id: Tensor
     ) -> Tensor:
         """Return the probability of all sequences with an entity at these words.
 
-        left, right, kind: [B, L, Q] → [B, L, Q]. The tags of the entity are fixed, so this is a
+        left, right, type_id: [B, L, Q] → [B, L, Q]. The tags of the entity are fixed, so this is a
         product of the sum before it, its own score and the sum after it.
         """
         transitions = self.scores()[0]
@@ -97,15 +97,15 @@ class Chains(nn.Module):
 
         def moves(a: int, b: int) -> Tensor:
             """Return the score of a transition between two parts of the entity."""
-            by_kind = transitions[:, 1 + a :: PARTS, 1 + b :: PARTS].diagonal(dim1=1, dim2=2)
-            return by_kind.expand(len(kind), -1, -1).gather(2, kind)
+            by_type = transitions[:, 1 + a :: PARTS, 1 + b :: PARTS].diagonal(dim1=1, dim2=2)
+            return by_type.expand(len(type_id), -1, -1).gather(2, type_id)
 
-        tag = _tag_of(kind)
+        tag = _tag_of(type_id)
         single = left == right
         begins = at(ahead, left, torch.where(single, tag(SINGLE), tag(BEGIN)))
         ends = at(behind, right, torch.where(single, tag(SINGLE), tag(END)))
         short = moves(BEGIN, END)
-        between = at(inside, (right - 1).clamp(min=0), kind) - at(inside, left, kind)
+        between = at(inside, (right - 1).clamp(min=0), type_id) - at(inside, left, type_id)
         long = (
             moves(BEGIN, INSIDE)
             + between
@@ -134,5 +134,5 @@ def at(scores: Tensor, word: Tensor, column: Tensor) -> Tensor:
     return scores.flatten(2).gather(2, word * scores.shape[-1] + column)
 
 
-def _tag_of(kind: Tensor) -> Callable[[int], Tensor]:
-    return lambda part: 1 + PARTS * kind + part
+def _tag_of(type_id: Tensor) -> Callable[[int], Tensor]:
+    return lambda part: 1 + PARTS * type_id + part

@@ -62,14 +62,14 @@ class TaggingNetwork(Rival):
         """Return the entities of the best tags, each at the position of its last word."""
         emissions, mask = self.emit(encoding.states), encoding.mask
         tags = self.chains.best(emissions, mask)  # [B, L, M]
-        kind = (tags - 1).div(PARTS, rounding_mode="floor").clamp(min=0)
+        type_id = (tags - 1).div(PARTS, rounding_mode="floor").clamp(min=0)
         part = torch.where(tags == OUTSIDE, -1, (tags - 1) % PARTS)
         starts = (part == BEGIN) | (part == SINGLE)
         ends = ((part == END) | (part == SINGLE)) & mask[:, None]
         right = torch.arange(tags.shape[2], device=tags.device).expand_as(tags)
         left = torch.where(starts, right, 0).cummax(-1).values
-        probability = self.chains.probability(emissions, mask, left, right, kind)
-        columns = (left, right, kind, 3 * probability, ends)
+        probability = self.chains.probability(emissions, mask, left, right, type_id)
+        columns = (left, right, type_id, 3 * probability, ends)
         return single_step(*(column.flatten(1) for column in columns))
 
 

@@ -30,7 +30,7 @@ class QueryDecoder(EntityDecoder):
         super().__init__(size, types, 0, plain)
         self.queries = nn.Parameter(torch.randn(queries, size))
 
-    def find(self, encoding: SentenceEncoding) -> Prediction:
+    def predict_queries(self, encoding: SentenceEncoding) -> Prediction:
         """Predict boundaries and types of all queries."""
         sentence, batch = self.prepare(encoding), len(encoding.lengths)
         hidden = self.queries.to(encoding.states.dtype).expand(batch, 1, -1, -1)
@@ -50,7 +50,7 @@ class QueryNetwork(Rival):
         )
 
     def propose(self, encoding: SentenceEncoding) -> Candidates[Tensor]:
-        prediction = self.decoder.find(encoding)
+        prediction = self.decoder.predict_queries(encoding)
         every = torch.ones_like(prediction.types[:, 0, :, 0], dtype=torch.bool)  # [B, K]
         return read_out(prediction, every, None)
 
@@ -59,7 +59,7 @@ class QueryObjective(MatchingObjective[Prediction]):
     network: QueryNetwork
 
     def predict(self, batch: Batch[Tensor], *inputs: Tensor) -> Prediction:
-        return self.network.decoder.find(self.network.encode(batch, self.freeze_encoder))
+        return self.network.decoder.predict_queries(self.network.encode(batch, self.freeze_encoder))
 
     @torch.no_grad()
     def costs(self, predicted: Prediction, batch: Batch[Tensor]) -> Tensor:

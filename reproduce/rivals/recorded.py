@@ -85,7 +85,7 @@ class RecordedRival:
     def _run(self, recording: _Recording) -> Candidates[Tensor]:
         recording.begin()
         found: list[Candidates[Tensor]] = []
-        while len(found) < recording.rounds.most:
+        while len(found) < recording.rounds.max_rounds:
             if len(found) < len(recording.recorded):
                 of_round, replay = recording.recorded[len(found)]
                 replay()

@@ -20,10 +20,10 @@ def followers(types: int) -> np.ndarray:
     Tags that may follow OUTSIDE may also begin a sentence.
     """
     index = np.arange(PARTS * types + 1)
-    kind, part = np.divmod(index - 1, PARTS)
+    type_id, part = np.divmod(index - 1, PARTS)
     open_after = (index != OUTSIDE) & ((part == BEGIN) | (part == INSIDE))
     goes_on = (index != OUTSIDE) & ((part == INSIDE) | (part == END))
-    same = kind[:, None] == kind
+    same = type_id[:, None] == type_id
     allowed: np.ndarray = np.where(open_after[:, None], goes_on & same, ~goes_on)
     return allowed
 
@@ -65,8 +65,8 @@ def tags_of(batch: Batch[np.ndarray], levels: int) -> np.ndarray:
 
 def deepest(sentences: Sequence[Sentence]) -> int:
     """Return the number of levels that hold all entities of the sentences, at least 1."""
-    most = max((len(s.entities) for s in sentences), default=0)
-    gold = np.zeros((len(sentences), max(1, most), 2), dtype=np.int64)
+    count = max((len(s.entities) for s in sentences), default=0)
+    gold = np.zeros((len(sentences), max(1, count), 2), dtype=np.int64)
     known = np.zeros(gold.shape[:2], dtype=bool)
     for number, sentence in enumerate(sentences):
         for place, (start, end, _) in enumerate(sentence.entities):

@@ -17,7 +17,7 @@ from diffusionner.errors import DataError, WriteError
 from diffusionner.formats import arrow_tables
 
 Annotated = tuple[Record, Sequence[Entity]]
-FLUSH_RECORDS = 1000  # JSON lines are flushed after so many records
+FLUSH_RECORDS = 1000  # JSON lines are flushed after this many records
 FLUSH_SECONDS = 1.0  # or after this time
 PART_ROWS = 10_000
 _MAX_CHARACTERS = 2**24  # a Parquet file with more text ends before PART_ROWS

@@ -1,6 +1,6 @@
 """CoNLL columns: one word per line with its tags, and a blank line after each sentence.
 
-All tagging schemes of `bio_tags` are read without being told apart. Nested entities are in several
+All tagging schemes of `bio_tags` are read alike. Nested entities are in several
 columns of tags, as in GermEval 2014 and LitBank: if all columns after the word are tags, each is a
 layer; otherwise only the last column is.
 """

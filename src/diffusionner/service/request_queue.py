@@ -57,7 +57,7 @@ class RequestQueue:
         return left
 
     def characters_ahead(self, texts: int) -> float:
-        """Return the characters computed before a new request of so many texts is done."""
+        """Return the characters computed before a new request with this many texts is done."""
         return sum(
             request.characters * min(1, texts / len(request.queued)) for request in self.requests
         )

@@ -292,7 +292,7 @@ def classification_loss(scores: Tensor, batch: Batch[Tensor]) -> Tensor:
 
 
 def log_no_entity(log_types: Tensor, annotated_types: Tensor) -> Tensor:
-    """Return the log-likelihood of a span that is no entity of an annotated type.
+    """Return the log-likelihood that a span is not an entity of an annotated type.
 
     It may be an entity of a type that was not annotated.
 

@@ -27,7 +27,7 @@ class Reporter:
     def __init__(
         self, folder: Path, progress: Progress, total: int, done: int, active: bool
     ) -> None:
-        """progress: where a resumed run goes on; total, done: sentences."""
+        """progress: position of a resumed run; total, done: sentences."""
         self.active = active
         if not active:
             return

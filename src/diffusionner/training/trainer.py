@@ -131,25 +131,22 @@ class Trainer:
 
     def run(self) -> Outcome:
         """Train to the end; the best epoch on dev is kept in `training.output`."""
-        with closing(self.reporter):
-            return self._run()
-
-    def _run(self) -> Outcome:
         started = time.monotonic() - self.progress.seconds
         model: nn.Module | None = None
-        for epoch in range(self.progress.epoch, self.epochs):
-            if model is None or epoch == self.settings.training.frozen_epochs:
-                model = self._enter_phase(self.progress.step)
-            self._train_epoch(model, epoch, started)
-            self.progress.epoch, self.progress.batch = epoch + 1, 0
-            self._select(epoch + 1)
-            self._save(started)
-        return Outcome(
-            self.progress.best_f1,
-            self.progress.best_epoch,
-            self.trained / max(1e-9, self.training_seconds),
-            self._score_test() if self.data.test else None,
-        )
+        with closing(self.reporter):
+            for epoch in range(self.progress.epoch, self.epochs):
+                if model is None or epoch == self.settings.training.frozen_epochs:
+                    model = self._enter_phase(self.progress.step)
+                self._train_epoch(model, epoch, started)
+                self.progress.epoch, self.progress.batch = epoch + 1, 0
+                self._select(epoch + 1)
+                self._save(started)
+            return Outcome(
+                self.progress.best_f1,
+                self.progress.best_epoch,
+                self.trained / max(1e-9, self.training_seconds),
+                self._score_test() if self.data.test else None,
+            )
 
     def _train_epoch(self, model: nn.Module, epoch: int, started: float) -> None:
         training = self.settings.training

@@ -28,7 +28,7 @@ from diffusionner.model.tensors import batch_to_device, to_device
 from diffusionner.settings import InferenceSettings
 
 # Many small kernels follow the transformer, one after the other. Those of two batches run at once,
-# beside the transformer of a third.
+# in parallel with the transformer of a third.
 LANES = 2
 
 
@@ -192,7 +192,7 @@ class GpuEngine:
 def run_in_parallel(
     ahead: nn.Module, states: Tensor, behind: nn.Module, reversed_states: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Run the backward direction of an LSTM on a stream beside the forward one.
+    """Run the two directions of an LSTM in parallel, on two streams.
 
     One direction alone keeps few multiprocessors busy, word after word. Memory is safe: what is
     allocated here is reused only by work that has waited for the stream.
