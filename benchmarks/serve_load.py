@@ -192,9 +192,7 @@ def serve_load(
     seconds: Annotated[float, typer.Option(help="Duration of each measurement.")] = 20,
     soak_seconds: Annotated[
         float | None,
-        typer.Option(
-            "--soak", help="Only measure the memory under 64 clients, for this many seconds."
-        ),
+        typer.Option("--soak", help="Only measure memory under 64 clients, for this many seconds."),
     ] = None,
 ) -> None:
     """Put load on `diffusionner serve`.
