@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from diffusionner import cli
-from diffusionner.cli.messages import say
+from diffusionner.cli.options import say
 from diffusionner.errors import SettingsError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from diffusionner.cli.messages import say
+from diffusionner.cli.options import say
 from reproduce.runner import Overview, WorkerStatus
 
 

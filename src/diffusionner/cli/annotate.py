@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from diffusionner.cli import options
-from diffusionner.cli.messages import say
+from diffusionner.cli.options import say
 from diffusionner.errors import SettingsError, nearest
 from diffusionner.storage.registry import DEFAULT
 

@@ -11,7 +11,7 @@ import typer
 
 from diffusionner.cli import options
 from diffusionner.cli.data.shared import Format
-from diffusionner.cli.messages import say
+from diffusionner.cli.options import say
 from diffusionner.files import bytes_writer, refuse_overwrite, to_json, write_all_or_none
 from diffusionner.storage import registry
 

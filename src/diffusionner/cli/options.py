@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from diffusionner.inference.pipeline import DiffusionNER
 
 # Task, amount done, total amount if known.
@@ -86,3 +88,8 @@ def progress() -> Iterator[ProgressCallback]:
             bar.update(task, description=escape(description), completed=done, total=total)
 
         yield update
+
+
+def say(console: Console, line: str) -> None:
+    """Print a line without highlighting, markup or line breaks."""
+    console.print(line, highlight=False, markup=False, soft_wrap=True)

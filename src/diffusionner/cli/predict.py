@@ -16,7 +16,7 @@ from diffusionner.annotation.record import Record
 from diffusionner.annotation.sources import Sources
 from diffusionner.annotation.writers import StdoutWriter
 from diffusionner.cli import options
-from diffusionner.cli.messages import say
+from diffusionner.cli.options import say
 from diffusionner.cli.show import show
 from diffusionner.corpus import Entities
 from diffusionner.drawing.html import write_page

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from diffusionner.cli.data.shared import Json
-from diffusionner.cli.messages import say
+from diffusionner.cli.options import say
 
 if TYPE_CHECKING:
     from diffusionner.evaluation.result import Evaluation

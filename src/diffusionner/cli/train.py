@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from diffusionner.cli.messages import say
+from diffusionner.cli.options import say
 from diffusionner.errors import SettingsError
 from diffusionner.storage.config import STATE_FILE
 

@@ -75,20 +75,20 @@ def ddim_coefficients(
     alpha_bar: Array, alpha_bar_next: Array, eta: float = 0.0
 ) -> tuple[Array, Array, Array]:
     """Return the DDIM coefficients of x̂_0, x_t and fresh noise, to broadcast over [B, D, K, 2]."""
-    if np.ndim(alpha_bar) == 0:  # in float64, whatever the schedule is stored in
+    is_number = np.ndim(alpha_bar) == 0
+    if is_number:  # in float64, whatever the schedule is stored in
+        xp: Any = np
         now, later = np.float64(alpha_bar), np.float64(alpha_bar_next)
-        return tuple(float(c) for c in _coefficients(np, now, later, eta))  # type: ignore[return-value]
-    xp = np if isinstance(alpha_bar, np.ndarray) else sys.modules["torch"]
-    return _coefficients(xp, alpha_bar[..., None, None], alpha_bar_next[..., None, None], eta)
-
-
-def _coefficients(xp: Any, now: Array, later: Array, eta: float) -> tuple[Array, Array, Array]:
+    else:
+        xp = np if isinstance(alpha_bar, np.ndarray) else sys.modules["torch"]
+        now, later = alpha_bar[..., None, None], alpha_bar_next[..., None, None]
     variance = xp.clip(1 - now, 1e-12, None)
     ratio = (1 - later) / variance
     sigma = eta * xp.sqrt(xp.clip(ratio * (1 - now / later), 0, None))
     direction = xp.sqrt(xp.clip(1 - later - sigma**2, 0, None))
     of_x = direction / xp.sqrt(variance)  # share of the noise in x that stays
-    return xp.sqrt(later) - of_x * xp.sqrt(now), of_x, sigma
+    of_x0 = xp.sqrt(later) - of_x * xp.sqrt(now)
+    return (float(of_x0), float(of_x), float(sigma)) if is_number else (of_x0, of_x, sigma)
 
 
 def timestep_sequence(start: int, steps: int) -> list[int]:

@@ -17,6 +17,10 @@ DENOISER_FILE = "denoiser.onnx"
 STATE_FILE = "state.safetensors"  # training state for --resume; not part of the model
 CARD = "README.md"
 TEST_SCORES = "test.json"  # written by training
+REMOVED_IN_2 = (
+    ("data", "choose_on_test"), ("encoder", "character_size"), ("encoder", "character_length"),
+    ("training", "draws"), ("training", "no_entity_weight"),
+)  # fmt: skip
 _PATTERNS = ("*.json", "*.txt", "*.safetensors", "*.onnx", CARD)
 
 
@@ -88,17 +92,9 @@ def upgrade_settings(old: Mapping[str, Any]) -> dict[str, Any]:
     Settings added during 0.1 may be missing; they get the default they had then.
     """
     new = json.loads(json.dumps(old))
-    data, encoder, decoder, training = (
-        new.setdefault(name, {}) for name in ("data", "encoder", "decoder", "training")
-    )
-    for section, name in (
-        (data, "choose_on_test"),
-        (encoder, "character_size"),
-        (encoder, "character_length"),
-        (training, "draws"),
-        (training, "no_entity_weight"),
-    ):
-        section.pop(name, None)
+    decoder, training = new.setdefault("decoder", {}), new.setdefault("training", {})
+    for section, name in REMOVED_IN_2:
+        new.get(section, {}).pop(name, None)
     decoder["offset_window"] = decoder.pop("reach", 0)
     known = "types" if decoder.pop("typed_initializer", False) else "spans"
     decoder["initializer"] = known if decoder.get("initializer") else "none"

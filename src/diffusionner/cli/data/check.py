@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from diffusionner.cli.data import shared
-from diffusionner.cli.messages import say
+from diffusionner.cli.options import say
 from diffusionner.files import to_json, write_bytes
 
 if TYPE_CHECKING:

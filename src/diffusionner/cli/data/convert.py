@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from diffusionner.cli.data import shared
-from diffusionner.cli.messages import say
+from diffusionner.cli.options import say
 from diffusionner.files import refuse_overwrite
 
 
