@@ -82,8 +82,8 @@ def host_time(
 
     The network runs over the sentences once. Its results are then replayed, so that the measured
     time is that of reading, tokenising, batching, drawing noise, merging and resolving overlaps. A
-    fast GPU cannot exceed the sentences per second that this allows; on a CPU it is little compared with the
-    network. CPU time is less sensitive to other processes than wall-clock time.
+    fast GPU cannot exceed the sentences per second that this allows; on a CPU it is little compared
+    with the network. CPU time is less sensitive to other processes than wall-clock time.
 
     Example: `python -m benchmarks host --model bio --data genia/test.jsonl`
     """

@@ -68,7 +68,7 @@ def lively_model(encoder_folder: Path, *changes: str) -> DiffusionNER:
 
 @torch.no_grad()
 def lively_generator(generator: Generator, seed: int) -> None:
-    """What was generated last decides what comes next."""
+    """Make the last generated symbol decide the next one."""
     torch.manual_seed(seed)
     generator.types.weight.normal_(std=4)
     generator.classifier[-1].weight.normal_(std=20)

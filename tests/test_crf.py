@@ -106,7 +106,7 @@ def test_the_probability_of_an_entity(chains, emissions, left, right, kind):
 
 @torch.no_grad()
 def test_the_loss_is_the_likelihood_of_all_that_may_be_right(chains, emissions):
-    """Where the second type was not looked for, a word outside may be part of one."""
+    """If the second type was not annotated, a word outside may be part of such an entity."""
     gold = [[(1, 2, 0), (1, 1, 0)], [], [(0, 0, 0)]]
     batch = make_batch(WORDS.tolist(), gold)
     batch.annotated_types[1] = [True, False]

@@ -1,4 +1,4 @@
-"""What formats have in common: telling them apart, options, texts, fitting, whole files only."""
+"""Features of all formats: detection, options, texts, compatibility, atomic writes."""
 
 from __future__ import annotations
 

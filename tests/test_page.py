@@ -114,7 +114,7 @@ class Visit:
         return self.page.locator("#drawn em").all_inner_texts()
 
     def bars(self) -> list[tuple[str, int, str]]:
-        """What is said in each bar, its lane, and the text above it."""
+        """Return the label of each bar, its lane, and the text above it."""
         return [tuple(bar) for bar in self.page.evaluate(BARS)]
 
 

@@ -66,7 +66,7 @@ def loss_of(objective: Objective, batch: Batch[np.ndarray]) -> torch.Tensor:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_padding_to_few_shapes_changes_nothing(make, method):
-    """What CUDA graphs record: one of a few shapes."""
+    """Pad to one of the few shapes that CUDA graphs record."""
     objective, corpus = make(method)
     plain, padded = corpus.batch(np.arange(6)), corpus.batch(np.arange(6), GraphedStep.multiples)
     assert padded.first.shape[1] > plain.first.shape[1]
@@ -228,7 +228,7 @@ def count(found: Candidates[torch.Tensor]) -> int:
 
 @torch.no_grad()
 def test_generation_follows_its_own_sequence(make):
-    """What is generated with cached keys is what the whole sequence at once makes likeliest."""
+    """Generation with cached keys equals the likeliest result of the whole sequence at once."""
     objective, corpus = make("autoregressive")
     network = objective.network.eval()
     generator = network.generator

@@ -75,7 +75,7 @@ def skip_without_package(*names: str) -> None:
 
 @dataclass(frozen=True)
 class Kind:
-    """What may be drawn, so that formats can hold it and it can be compared afterwards."""
+    """Constraints on generated text: the chosen formats must be able to represent it."""
 
     splitting: bool
     chosen: tuple[Format, ...]
@@ -166,7 +166,7 @@ def document_of_words(draw: st.DrawFn, kind: Kind, doc: str | None) -> list[Sent
 
 
 def fit_all(sentences: list[Sentence], kind: Kind) -> list[Sentence]:
-    """What all formats hold of the sentences."""
+    """Return the part of the sentences that all formats represent."""
     for format in kind.chosen:
         sentences = [make_compatible(sentence, format, lossy=True) for sentence in sentences]
     return sentences

@@ -38,7 +38,7 @@ def truncate(path: Path) -> None:
 
 @pytest.fixture
 def umask() -> Iterator[int]:
-    """What new files are not to have."""
+    """Permission bits that new files must not have."""
     before = os.umask(0o027)
     yield 0o027
     os.umask(before)

@@ -164,7 +164,7 @@ few = st.lists(spans, max_size=3, unique=True)
 @QUICK
 @given(few, few, st.lists(spans, max_size=1))
 def test_errors_are_the_best_pairing(gold, predicted, common):
-    """Of all pairings: most type errors, then most boundary errors, then most of both."""
+    """Find the best pairing by brute force: most type errors, then boundary errors, then both."""
     gold, predicted = sorted({*gold, *common}), sorted({*predicted, *common})
     report = score([gold], [predicted])
     correct = set(gold) & set(predicted)
