@@ -14,10 +14,10 @@ import httpx
 import uvicorn
 
 from diffusionner import DiffusionNER
-from diffusionner.service.api_keys import ApiKeys
 from diffusionner.service.app import create_app
 from diffusionner.service.http_protocol import make_protocol
 from diffusionner.service.limits import Limits
+from diffusionner.service.middleware import ApiKeys
 from diffusionner.service.runtime import Service
 from diffusionner.service.worker import JsonPredictor, ModelInfo, Operation
 

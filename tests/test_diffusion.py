@@ -13,13 +13,13 @@ from scipy import stats
 from diffusionner.diffusion import (
     Coordinates,
     Schedule,
-    ddim_step,
     expand,
     gaussian_noise,
     mix_keys,
     reverse_process,
     timestep_sequence,
 )
+from diffusionner.diffusion.sampler import ddim_step
 
 KINDS = ["left-right", "left-width"]
 SCHEDULES = ["cosine", "linear"]

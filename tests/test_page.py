@@ -13,8 +13,8 @@ from services import Client, running
 
 from diffusionner.corpus import Entity
 from diffusionner.drawing.lanes import assign
-from diffusionner.service.api_keys import ApiKeys
 from diffusionner.service.limits import Limits
+from diffusionner.service.middleware import ApiKeys
 from diffusionner.service.worker import JsonPredictor, Operation
 from models import LABELS, lively_model
 

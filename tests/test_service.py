@@ -17,8 +17,8 @@ from services import Client, Held, read_all, request_bytes, running, until
 
 from diffusionner import DiffusionNER, Entity
 from diffusionner.errors import SettingsError
-from diffusionner.service.api_keys import ApiKeys
 from diffusionner.service.limits import Limits
+from diffusionner.service.middleware import ApiKeys
 from diffusionner.service.schema import EntitiesResponse, StepsResponse
 from diffusionner.service.worker import JsonPredictor, Operation
 from models import LABELS, lively_model, written

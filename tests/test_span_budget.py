@@ -8,8 +8,7 @@ from corpora import EXCERPT
 
 from diffusionner import DiffusionNER, formats
 from diffusionner.diffusion import Candidates
-from diffusionner.inference.gpu.engine import GpuEngine
-from diffusionner.inference.gpu.span_budget import SpanBudget
+from diffusionner.inference.gpu.engine import GpuEngine, SpanBudget
 from models import assert_same, lively_model
 
 WORDS = [s.words for s in formats.read(EXCERPT)]

@@ -43,8 +43,8 @@ def serve(
 
     * `diffusionner serve --host 0.0.0.0 --api-key-file keys.txt`
     """
-    from diffusionner.service.api_keys import ApiKeys
     from diffusionner.service.limits import Limits
+    from diffusionner.service.middleware import ApiKeys
     from diffusionner.service.server import serve as run
 
     keys = None if api_key_file is None else ApiKeys.read(api_key_file)

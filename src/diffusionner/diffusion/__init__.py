@@ -6,7 +6,6 @@ from diffusionner.diffusion.noise import gaussian_noise, mix_keys, span_noise, u
 from diffusionner.diffusion.sampler import (
     AUTO,
     ReverseStep,
-    ddim_step,
     likely_candidates,
     min_spans,
     reverse_process,
@@ -23,7 +22,6 @@ __all__ = [
     "ReverseStart",
     "ReverseStep",
     "Schedule",
-    "ddim_step",
     "expand",
     "gaussian_noise",
     "likely_candidates",

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 import logging
 import time
 import traceback
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from diffusionner.errors import SettingsError
 from diffusionner.service.api_errors import ApiError, ErrorResponse, failed
-from diffusionner.service.api_keys import ApiKeys
 from diffusionner.service.metrics import Metrics
 
 log = logging.getLogger("diffusionner.service")
@@ -25,6 +28,37 @@ HEADERS = [
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
+
+
+class ApiKeys:
+    """Stores digests of keys, so that timing reveals neither their length nor their content."""
+
+    def __init__(self, keys: list[str]) -> None:
+        self._digests = [_digest(key.encode()) for key in keys]
+
+    @classmethod
+    def read(cls, path: Path) -> ApiKeys:
+        """Read a file with one key per line, ignoring empty lines and comments (#)."""
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(f"the API keys in {path} cannot be read: {error}") from error
+        keys = [line.strip() for line in lines]
+        keys = [key for key in keys if key and not key.startswith("#")]
+        if not keys:
+            raise SettingsError(f"{path} contains no API keys; write one per line")
+        return cls(keys)
+
+    def allow(self, authorization: bytes) -> bool:
+        """Return True if the header is `Bearer KEY` with a known key. Always compares all keys."""
+        scheme, _, key = authorization.partition(b" ")
+        digest = _digest(key.strip())
+        matches = [hmac.compare_digest(digest, known) for known in self._digests]
+        return any(matches) and scheme.lower() == b"bearer"
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
 
 
 @dataclass

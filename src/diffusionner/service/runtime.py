@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from diffusionner.service.api_errors import ApiError
-from diffusionner.service.api_keys import ApiKeys
 from diffusionner.service.batcher import Batcher
 from diffusionner.service.limits import Limits
 from diffusionner.service.metrics import Metrics
+from diffusionner.service.middleware import ApiKeys
 from diffusionner.service.model_process import ModelProcess
 from diffusionner.service.worker import ModelInfo
 

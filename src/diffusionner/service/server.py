@@ -14,10 +14,10 @@ from pathlib import Path
 import uvicorn
 
 from diffusionner.errors import SettingsError
-from diffusionner.service.api_keys import ApiKeys
 from diffusionner.service.app import create_app
 from diffusionner.service.http_protocol import make_protocol
 from diffusionner.service.limits import Limits
+from diffusionner.service.middleware import ApiKeys
 from diffusionner.service.model_process import start_processes
 from diffusionner.service.runtime import Service
 from diffusionner.storage import registry

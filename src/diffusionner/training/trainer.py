@@ -175,8 +175,6 @@ class Trainer:
                 meter.since += last_saved - before  # saving is not training
         self._check_finite(epoch, len(batches))
 
-    # --- Updates ------------------------------------------------------------------------------
-
     def _enter_phase(self, step: int) -> nn.Module:
         """Freeze or unfreeze the encoder and wrap the objective, since DDP fixes its gradients."""
         frozen = step < self.phases.frozen
@@ -278,8 +276,6 @@ class Trainer:
             "training.clip, or raise training.warmup, and start again"
         )
 
-    # --- Selection and scores -----------------------------------------------------------------
-
     def _select(self, epoch: int) -> None:
         """Evaluate on dev and save the model if it is the best so far; without dev, always."""
         training = self.settings.training
@@ -324,8 +320,6 @@ class Trainer:
             scores = {"data": fingerprint(sentences).to_dict(), **report.to_dict()}
             write_bytes(self.output / TEST_SCORES, (json.dumps(scores, indent=1) + "\n").encode())
         return report
-
-    # --- Output -------------------------------------------------------------------------------
 
     def _open_output(self) -> Reporter:
         """Create the output folder and start reporting."""

@@ -8,21 +8,20 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from diffusionner.batching import Batch
+from diffusionner.batching import Batch, round_up
 from diffusionner.diffusion import AUTO, Candidates, ReverseStart
 from diffusionner.inference.engine import Pending
 from diffusionner.inference.gpu.encoding import PackedTransformer, RecordedContext, can_pack
-from diffusionner.inference.gpu.recording import CudaRecorder, Recorder, Recordings, Shape
-from diffusionner.inference.gpu.span_budget import SpanBudget
+from diffusionner.inference.gpu.recording import SPANS, CudaRecorder, Recorder, Shape
 from diffusionner.methods import recorded_class
 from diffusionner.model.base import Network
-from diffusionner.model.encoder import BiLSTM, SentenceEncoding
+from diffusionner.model.encoder import BiLSTM
 from diffusionner.model.network import DenoisingNetwork
 from diffusionner.model.tensors import batch_to_device, to_device
 from diffusionner.settings import InferenceSettings
@@ -32,28 +31,13 @@ from diffusionner.settings import InferenceSettings
 LANES = 2
 
 
-class RecordedMethod(Protocol):
-    """Turns H_S into candidates by recordings of the shapes seen before."""
-
-    recordings: Recordings[Any]
-
-    def candidates(
-        self,
-        encoding: SentenceEncoding,
-        batch: Batch[np.ndarray],
-        start: ReverseStart[np.ndarray],
-        settings: InferenceSettings,
-    ) -> Candidates[Tensor] | None:
-        """Return the network's candidates; None if there is no recording."""
-
-
 @dataclass
 class Lane:
     """Stream and recordings of what follows the transformer, for every LANES-th batch."""
 
     stream: torch.cuda.Stream | None = None
     context: RecordedContext | None = None
-    method: RecordedMethod | None = None
+    method: Any = None  # runs the network's method by recordings, as GraphedDecoding does
 
     @classmethod
     def recorded(cls, network: Network, record: Recorder, seen: Counter[Shape]) -> Lane:
@@ -64,6 +48,33 @@ class Lane:
     @property
     def recordings(self) -> int:
         return sum(len(part.recordings) for part in (self.context, self.method) if part)
+
+
+class SpanBudget:
+    """Number of spans to launch with spans="auto", by the number of slots of a batch.
+
+    A CPU reads the scores of the candidates and takes as many as are likely; reading them would
+    stall a GPU. So it gets as many as such batches have needed so far. A batch that needed more
+    runs again with all slots, so that the result does not depend on this.
+    """
+
+    def __init__(self) -> None:
+        self.needed: dict[int, int] = {}
+
+    def expected(self, slots: np.ndarray) -> int:
+        """Return how many of the slots [B, K] to launch: all of them for a new kind of batch."""
+        most = slots.shape[1]
+        needed = self.needed.get(round_up(most, SPANS))
+        return most if needed is None else min(most, round_up(needed + 1, SPANS))
+
+    def was_sufficient(
+        self, found: Candidates[np.ndarray], slots: np.ndarray, launched: int
+    ) -> bool:
+        """Return whether the launched spans were enough, and remember how many were used."""
+        used = found.slots[:, 0].sum(1)
+        kind = round_up(slots.shape[1], SPANS)
+        self.needed[kind] = max(self.needed.get(kind, 0), int(used.max()))
+        return not ((used == launched) & (slots.sum(1) > launched)).any()
 
 
 class GpuEngine:

@@ -11,7 +11,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,6 +27,9 @@ Result = TypeVar("Result")
 Recording = TypeVar("Recording")
 Replay = Callable[[], None]
 Shape = tuple[object, ...]
+# Turns a function whose inputs stay in place into its result and a function that runs it again. The
+# result is the memory that each run writes to, valid until another recording runs.
+Recorder = Callable[[Callable[[], Any]], tuple[Any, Replay]]
 
 
 @contextmanager
@@ -36,15 +39,6 @@ def on_stream(stream: torch.cuda.Stream) -> Iterator[None]:
     with torch.cuda.stream(stream):
         yield
     torch.cuda.current_stream().wait_stream(stream)
-
-
-class Recorder(Protocol):
-    """Turns a function whose inputs stay in place into one that can be replayed.
-
-    The result is the memory that each run writes to, valid until another recording runs.
-    """
-
-    def __call__(self, work: Callable[[], Result]) -> tuple[Result, Replay]: ...
 
 
 class CudaRecorder:
