@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-Array: TypeAlias = Any  # np.ndarray or torch.Tensor
+Array: TypeAlias = Any  # np.ndarray or torch.Tensor; whoever passes a tensor has imported torch
 
 
 @dataclass(frozen=True)

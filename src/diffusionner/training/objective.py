@@ -195,7 +195,7 @@ class DenoisingObjective(MatchingObjective[StepOutput]):
 
     def noise(self, batch: Batch[np.ndarray], keys: np.ndarray) -> NoisySpans:
         """Run the forward process on the host. keys: [B], unique to sentence and epoch."""
-        gold_keys = mix_keys(keys[:, None] + mix_keys(np.arange(1), 0), 0)  # [B, 1]
+        gold_keys = mix_keys(keys[:, None] + mix_keys(np.zeros(1), 0), 0)  # [B, 1], noise of 0.1
         coordinates, schedule = self.network.coordinates, self.network.schedule
         x0 = expand(
             batch.gold, batch.gold_counts, batch.lengths, gold_keys, self.spans,
