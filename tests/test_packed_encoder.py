@@ -114,7 +114,7 @@ def test_a_rival_is_packed_and_recorded_too(encoder_folder, tmp_path, packed_on_
     for _ in range(3):
         assert_same(ner.predict_tokens(WORDS[:40], batch_size=8), expected)
     (lane,) = ner.engine.lanes
-    assert lane.context.count and lane.method.count
+    assert len(lane.context.recordings) and len(lane.method.recordings)
 
 
 def test_the_benchmark_measures_the_packed_encoder(encoder_folder, tmp_path, packed_on_cpu):

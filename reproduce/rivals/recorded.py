@@ -54,6 +54,11 @@ class RecordedRival:
         weight = next(network.parameters())
         self.states, self.memory = BufferPool(weight), BufferPool(weight)
 
+    @property
+    def count(self) -> int:
+        """Number of recordings, including those of rounds."""
+        return sum(1 + len(one.recorded) for one in self.recordings.recorded.values())
+
     def candidates(
         self,
         encoding: SentenceEncoding,
