@@ -14,7 +14,7 @@ import torch
 from diffusionner import DiffusionNER
 from diffusionner.batching import Batch, EncodedCorpus
 from diffusionner.corpus import Sentence, collect_labels
-from diffusionner.diffusion import ddim_step
+from diffusionner.diffusion.sampler import ddim_step
 from diffusionner.evaluation.scorer import score
 from diffusionner.model.initializer import best_spans, span_loss
 from diffusionner.model.network import DenoisingNetwork

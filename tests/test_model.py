@@ -17,7 +17,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from diffusionner.batching import Batch, EncodedCorpus
 from diffusionner.batching.subwords import SubwordTokenizer
 from diffusionner.corpus import Sentence, collect_labels
-from diffusionner.diffusion import ReverseStart, ReverseStep, ddim_step, gaussian_noise, mix_keys
+from diffusionner.diffusion import ReverseStart, ReverseStep, gaussian_noise, mix_keys
+from diffusionner.diffusion.sampler import ddim_step
 from diffusionner.errors import SettingsError
 from diffusionner.inference.stream import PredictionTask, predict
 from diffusionner.inference.torch_engine import TorchEngine
