@@ -29,7 +29,7 @@ def written(sentences: list[Sentence], format: str, **options: bool) -> str:
 
 
 def again(sentences: list[Sentence], format: str) -> list[Sentence]:
-    """What is read from what is written; detection must find the format too."""
+    """Read back what was written; the format must also be detected."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "out"
         formats.write(path, iter(sentences), format)

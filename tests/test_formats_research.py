@@ -310,7 +310,7 @@ def test_malformed(make, name, content, line, message):
 
 @pytest.mark.parametrize(("name", "content", "line", "message"), BROKEN)
 def test_checking_goes_on(make, name, content, line, message):
-    """What follows a record or sentence that is wrong is still read."""
+    """Reading continues after an invalid record or sentence."""
     refused: list[DataError] = []
     found = list(formats.iterate_with_errors(make("bad", content), name, refused))
     wrong = [s for s in found if any(e.end > len(s.words) for e in s.entities)]

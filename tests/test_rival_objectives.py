@@ -163,7 +163,7 @@ def test_types_are_learned_anew_where_labels_differ(make, method):
 
 
 def test_nothing_travels_to_a_device_too():
-    """What a method without inputs or questions to the host gives."""
+    """A method without inputs and matching needs no answer from the host."""
     nothing = np.zeros((3, 0), dtype=np.int64)
     assert [part.shape for part in unpack(pack([nothing], CPU), [nothing])] == [(3, 0)]
     assert to_device([], torch.device("meta")) == []
