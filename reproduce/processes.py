@@ -88,7 +88,10 @@ def start(
         command = _train(job, folder, sources)
     else:
         command = _measure(job, folder, sources, points)
-    environment = {**os.environ, "COLUMNS": "200"}
+    # The package is run from a clone, which need not be the working directory.
+    places = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    path = os.pathsep.join(filter(None, places))
+    environment = {**os.environ, "COLUMNS": "200", "PYTHONPATH": path}
     if threads is not None:
         environment.setdefault("OMP_NUM_THREADS", str(threads))
     output = folder / OUTPUT

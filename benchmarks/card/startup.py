@@ -24,8 +24,9 @@ class Startup:
 
 def measure(folder: Path, device: str) -> Startup:
     """Measure in a process of its own."""
-    command = [sys.executable, "-m", __name__, str(folder), device]
-    done = subprocess.run(command, capture_output=True, text=True)
+    command = [sys.executable, "-m", __name__, str(folder.resolve()), device]
+    clone = Path(__file__).parents[2]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=clone)
     if done.returncode:
         raise CheckpointError(f"{folder} cannot be loaded in a process of its own: {done.stderr}")
     return Startup(**json.loads(done.stdout.splitlines()[-1]))

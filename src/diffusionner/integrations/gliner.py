@@ -8,6 +8,8 @@ from typing import Any
 from diffusionner.corpus import Entity
 from diffusionner.errors import SettingsError
 
+FIELDS = ("start", "end", "text", "label", "score")  # in GLiNER's order
+
 
 def check_types(labels: Iterable[str], known: Sequence[str]) -> None:
     if isinstance(labels, str):  # its letters would be taken for types
@@ -32,7 +34,7 @@ def to_gliner(
         if is_wanted and not any(clash(entity, other) for other in kept):
             kept.append(entity)
     kept.sort(key=lambda e: (e.start, -e.end))
-    return [entity.to_dict() for entity in kept]
+    return [{name: getattr(entity, name) for name in FIELDS} for entity in kept]
 
 
 def _overlap(a: Entity, b: Entity) -> bool:
