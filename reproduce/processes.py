@@ -89,9 +89,9 @@ def start(
     else:
         command = _measure(job, folder, sources, points)
     # The package is run from a clone, which need not be the working directory.
-    places = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    path = os.pathsep.join(filter(None, places))
-    environment = {**os.environ, "COLUMNS": "200", "PYTHONPATH": path}
+    clone = str(Path(__file__).parents[1])
+    search_path = os.pathsep.join(filter(None, [clone, os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "COLUMNS": "200", "PYTHONPATH": search_path}
     if threads is not None:
         environment.setdefault("OMP_NUM_THREADS", str(threads))
     output = folder / OUTPUT
