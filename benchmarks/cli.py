@@ -8,6 +8,7 @@ import reproduce  # noqa: F401 - registers the rival methods, so that they can b
 from benchmarks import (
     compare_spacy,
     convert_large,
+    flat_views,
     host_time,
     page_screenshots,
     profile_parts,
@@ -32,6 +33,7 @@ app.command("host")(host_time.host_time)
 app.command("spacy")(compare_spacy.compare_spacy)
 app.command("serve")(serve_load.serve_load)
 app.command("convert")(convert_large.convert_large)
+app.command("flat")(flat_views.flat_views)
 app.command("card")(command.card)
 app.command("screenshots")(page_screenshots.page_screenshots)
 

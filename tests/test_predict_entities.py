@@ -36,7 +36,7 @@ def test_threshold(ner):
     middle = sorted(e.score for e in every)[len(every) // 2]
     better = [e for e in every if e.score >= middle]
     assert 0 < len(better) < len(every)
-    assert ner.predict_entities(TEXT, LABELS, middle) == to_gliner(better, None, flat=True)
+    assert ner.predict_entities(TEXT, LABELS, middle) == to_gliner(better, None, "flat view")
     assert ner.predict_entities(TEXT) == ner.predict_entities(TEXT, threshold=0.5)
 
 
@@ -61,11 +61,21 @@ def test_labels_must_be_a_list(ner):
 def test_other_types_do_not_exclude_entities():
     """A better entity of another type contains a requested one; a third one crosses it."""
     outer, inner = Entity(0, 20, "ORG", 0.9, "o"), Entity(5, 9, "PER", 0.6, "i")
-    crossing = Entity(7, 12, "PER", 0.5, "c")
-    texts = [e["text"] for e in to_gliner([outer, inner, crossing], ["PER"], flat=True)]
-    assert texts == ["i"]
-    assert [e["text"] for e in to_gliner([outer, inner, crossing], None, flat=True)] == ["o"]
-    assert [e["text"] for e in to_gliner([outer, inner, crossing], None, flat=False)] == ["o", "i"]
+    found = [outer, inner, Entity(7, 12, "PER", 0.5, "c")]
+
+    def texts(labels: list[str] | None, policy: str) -> list[str]:
+        return [e["text"] for e in to_gliner(found, labels, policy)]
+
+    assert texts(["PER"], "flat") == texts(["PER"], "flat view") == ["i"]
+    assert texts(None, "flat") == texts(None, "flat view") == ["o"]
+    assert texts(None, "nested") == ["o", "i"]
+
+
+def test_the_outer_entity_of_a_nested_model(ner):
+    assert ner.settings.inference.overlap != "flat"
+    every = ner(TEXT, overlap="all", threshold=0.0)
+    flat = ner.predict_entities(TEXT, threshold=0.0)
+    assert flat == to_gliner(every, None, "flat view") != to_gliner(every, None, "flat")
 
 
 def test_other_settings(ner):

@@ -13,6 +13,7 @@ from spacy.tokens import Doc, DocBin
 
 from diffusionner import DiffusionNER
 from diffusionner.errors import CheckpointError, SettingsError
+from diffusionner.inference.decoding import choose_spans
 from diffusionner.storage import registry
 from models import lively_model
 
@@ -86,15 +87,27 @@ def test_white_space_is_ignored(nlp, ner):
     assert spans(doc) == mended and any(token.is_space for token in doc)
 
 
-def test_ents_are_the_best_disjoint_entities(nlp):
+def test_ents_are_the_flat_view(nlp):
     doc = nlp(TEXTS[0])
-    scored = {(s[0], s[1], s[2]): s[3] for s in spans(doc)}
-    ents = {(e.start, e.end, e.label_) for e in doc.ents}
-    assert ents <= set(scored) and 0 < len(ents) < len(scored)
-    for span, score in scored.items():
-        if span not in ents:  # then it overlaps one that is as good
-            over = [e for e in ents if e[0] < span[1] and span[0] < e[1]]
-            assert max(scored[e] for e in over) >= score
+    found = sorted(spans(doc), key=lambda span: (-span[3], span))
+    chosen = choose_spans([(start, end, score) for start, end, _, score in found], "flat view")
+    assert 0 < len(chosen) < len(found)
+    assert [(e.start, e.end, e.label_) for e in doc.ents] == sorted(found[i][:3] for i in chosen)
+
+
+def test_the_name_is_preferred_to_its_title():
+    """The title alone scores higher; nested annotation has both, flat annotation the name."""
+    pytest.importorskip("diffusionner_en")
+    nlp = spacy.blank("en")
+    nlp.add_pipe("diffusionner", config={"model": "en"})
+    doc = nlp('"Mr. Babbage is here," said Ada.')
+    found = doc.spans["sc"]
+    scores = dict(zip((span.text for span in found), found.attrs["scores"], strict=True))
+    assert scores["Mr."] > scores["Mr. Babbage"]
+    assert [ent.text for ent in doc.ents] == ["Mr. Babbage", "Ada"]
+    ner = nlp.get_pipe("diffusionner").ner
+    assert [e.text for e in ner(doc.text, overlap="flat")] == ["Mr. Babbage", "Ada"]
+    assert [e["text"] for e in ner.predict_entities(doc.text)] == ["Mr. Babbage", "Ada"]
 
 
 def test_existing_entities_are_kept(nlp):

@@ -45,12 +45,21 @@ _NO_ENTITIES = EntityColumns(*[np.zeros(0, dtype=np.int64)] * 7)
 
 
 class ScoreRule:
-    """Turns summed probabilities into scores, and holds the minimum for each type."""
+    """Turns summed probabilities into scores, and holds the minimum for each type.
+
+    trained_for: the overlap policy of the training data. It decides what `flat` means: the scores
+    of a nested model do not say which of two nested entities a flat annotation would have.
+    """
 
     def __init__(
-        self, settings: InferenceSettings, labels: Sequence[str], calibration: Calibration | None
+        self,
+        settings: InferenceSettings,
+        labels: Sequence[str],
+        calibration: Calibration | None,
+        trained_for: str = "flat",
     ) -> None:
         self.calibration = calibration
+        self.flat_policy = "flat" if trained_for == "flat" else "flat view"
         self.knots: tuple[tuple[float, ...], tuple[float, ...]] = ((0.0, 3.0), (0.0, 1.0))
         if calibration is not None:
             self.knots = (calibration.sums, calibration.probabilities)
@@ -184,19 +193,74 @@ def _best_of(order: np.ndarray, starts: np.ndarray, *values: np.ndarray) -> np.n
 def resolve_overlaps(entities: Iterable[DecodedEntity], policy: str) -> list[DecodedEntity]:
     """Keep the best entities that the policy allows together, in reading order.
 
-    Filtering by φ before or after gives the same result, since a lower φ only adds entities that
-    rank last. Thresholds by type must be applied before: an entity below its threshold must not
-    exclude another.
+    For `nested` and `flat`, filtering by φ before or after gives the same result, since a lower φ
+    only adds entities that rank last. Thresholds by type must be applied before: an entity below
+    its threshold must not exclude another.
     """
     ranked = sorted(entities, key=lambda e: (-e.summed_probability, e.left, e.right, e.type_id))
-    if policy != "all":
-        clash = _crossing if policy == "nested" else _overlapping
-        kept: list[DecodedEntity] = []
-        for entity in ranked:
-            if not any(clash(entity, other) for other in kept):
-                kept.append(entity)
-        ranked = kept
-    return sorted(ranked, key=lambda e: (e.left, -e.right, e.type_id))
+    chosen = choose_spans([(e.left, e.right + 1, e.score) for e in ranked], policy)
+    return sorted((ranked[i] for i in chosen), key=lambda e: (e.left, -e.right, e.type_id))
+
+
+def choose_spans(spans: Sequence[tuple[int, int, float]], policy: str) -> list[int]:
+    """Return the indices of the spans (start, exclusive end, score) that the policy keeps.
+
+    spans: best first. Policies:
+
+    * all: every span.
+    * nested: each span that crosses no better one.
+    * flat: each span that overlaps no better one. This suits a model trained on flat data, where
+      overlapping spans are alternatives.
+    * flat view: of the nested spans, the disjoint ones most likely to be a flat annotation.
+    """
+    if policy == "all":
+        return list(range(len(spans)))
+    clash = _overlap if policy == "flat" else _cross
+    chosen: list[int] = []
+    for group in _overlapping_groups(spans):
+        kept: list[int] = []
+        for index in group:
+            if not any(clash(spans[index], spans[other]) for other in kept):
+                kept.append(index)
+        chosen += _flat_view(spans, kept) if policy == "flat view" else kept
+    return chosen
+
+
+def _overlapping_groups(spans: Sequence[tuple[int, int, float]]) -> list[list[int]]:
+    """Divide spans into groups that do not overlap each other; a group keeps their order."""
+    groups: list[list[int]] = []
+    reached = -1
+    for index in sorted(range(len(spans)), key=lambda i: spans[i][0]):
+        start, end, _ = spans[index]
+        if start >= reached:
+            groups.append([])
+        groups[-1].append(index)
+        reached = max(reached, end)
+    return [sorted(group) for group in groups]
+
+
+def _flat_view(spans: Sequence[tuple[int, int, float]], nested: Iterable[int]) -> list[int]:
+    """Choose disjoint spans from nested ones: the set with the most expected correct entities.
+
+    Flat annotation has the outermost entities. So a span with score p is in it with p times
+    (1 - p') for each span around it, and those inside a span add up to (1 - p) times what they
+    would without it. The span is kept if its own p is at least that.
+    """
+    outer_first = sorted(nested, key=lambda i: (spans[i][0], -spans[i][1], i))
+    # Spans to the right that no span so far contains: start, expected correct entities, chosen.
+    following: list[tuple[int, float, list[int]]] = []
+    for index in reversed(outer_first):
+        start, end, score = spans[index]
+        expected, inside = 0.0, []
+        while following and following[-1][0] < end:
+            _, correct, chosen = following.pop()
+            expected += correct
+            inside += chosen
+        expected *= 1 - score
+        following.append(
+            (start, score, [index]) if score >= expected else (start, expected, inside)
+        )
+    return [index for _, _, chosen in following for index in chosen]
 
 
 def to_spans(entities: Iterable[DecodedEntity], labels: Sequence[str]) -> list[Span]:
@@ -204,9 +268,9 @@ def to_spans(entities: Iterable[DecodedEntity], labels: Sequence[str]) -> list[S
     return [Span(e.left, e.right + 1, labels[e.type_id]) for e in entities]
 
 
-def _overlapping(a: DecodedEntity, b: DecodedEntity) -> bool:
-    return a.left <= b.right and b.left <= a.right
+def _overlap(a: tuple[int, int, float], b: tuple[int, int, float]) -> bool:
+    return a[0] < b[1] and b[0] < a[1]
 
 
-def _crossing(a: DecodedEntity, b: DecodedEntity) -> bool:
-    return a.left < b.left <= a.right < b.right or b.left < a.left <= b.right < a.right
+def _cross(a: tuple[int, int, float], b: tuple[int, int, float]) -> bool:
+    return a[0] < b[0] < a[1] < b[1] or b[0] < a[0] < b[1] < a[1]

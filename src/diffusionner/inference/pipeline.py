@@ -234,15 +234,16 @@ class DiffusionNER:
     ) -> list[dict[str, Any]]:
         """Return entities as GLiNER does: dicts of start, end, text, label and score.
 
-        labels: types to return; the default is all types of the model. The best entities that do
-        not overlap are returned or, with flat_ner=False, the best that do not cross.
+        labels: types to return; the default is all types of the model. The best set of entities
+        that do not overlap is returned or, with flat_ner=False, the best that do not cross.
         """
         from diffusionner.integrations import gliner
 
         if labels is not None:
             gliner.check_types(labels, self.labels)
         entities = self(text, **{**options, "threshold": threshold, "overlap": "all"})
-        return gliner.to_gliner(entities, labels, flat_ner)
+        policy = self.score_rule(self.settings.inference).flat_policy if flat_ner else "nested"
+        return gliner.to_gliner(entities, labels, policy)
 
     def predict_tokens(
         self,
@@ -331,7 +332,8 @@ class DiffusionNER:
         """Return the rule that scores and filters entities under these settings."""
         rule = self._score_rules.get(inference)
         if rule is None or rule.calibration is not self.calibration:
-            rule = ScoreRule(inference, self.labels, self.calibration)
+            trained_for = self.settings.inference.overlap
+            rule = ScoreRule(inference, self.labels, self.calibration, trained_for)
             self._score_rules[inference] = rule
         return rule
 

@@ -103,6 +103,7 @@ def predict_each(
     called after each batch, with the number of its windows.
     """
     size = batch_size(engine, settings)
+    policy = rule.flat_policy if settings.overlap == "flat" else settings.overlap
     running: deque[tuple[PredictionTask, np.ndarray, Pending]] = deque()
     unfinished: deque[PredictionTask] = deque()
 
@@ -115,7 +116,7 @@ def predict_each(
             on_done(len(chosen))
         while unfinished and not unfinished[0].remaining:
             task = unfinished.popleft()
-            yield entities_by_sentence(task.decoded, task.sentences, settings.overlap)
+            yield entities_by_sentence(task.decoded, task.sentences, policy)
 
     for task in tasks:
         batches = task.corpus.sorted_batches(size, task.sentences, engine.subword_multiple)

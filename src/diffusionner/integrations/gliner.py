@@ -7,6 +7,7 @@ from typing import Any
 
 from diffusionner.corpus import Entity
 from diffusionner.errors import SettingsError
+from diffusionner.inference.decoding import choose_spans
 
 FIELDS = ("start", "end", "text", "label", "score")  # in GLiNER's order
 
@@ -23,23 +24,15 @@ def check_types(labels: Iterable[str], known: Sequence[str]) -> None:
 
 
 def to_gliner(
-    entities: Iterable[Entity], labels: Iterable[str] | None, flat: bool
+    entities: Iterable[Entity], labels: Iterable[str] | None, policy: str
 ) -> list[dict[str, Any]]:
-    """Return the best entities of the given types that do not overlap, or do not cross."""
+    """Return the entities of the given types that an overlap policy keeps, in reading order."""
     wanted = None if labels is None else set(labels)
-    clash = _overlap if flat else _cross
-    kept: list[Entity] = []
-    for entity in sorted(entities, key=lambda e: (-e.score, e.start, e.end)):
-        is_wanted = wanted is None or entity.label in wanted
-        if is_wanted and not any(clash(entity, other) for other in kept):
-            kept.append(entity)
-    kept.sort(key=lambda e: (e.start, -e.end))
+    ranked = [
+        entity
+        for entity in sorted(entities, key=lambda e: (-e.score, e.start, e.end))
+        if wanted is None or entity.label in wanted
+    ]
+    chosen = choose_spans([(e.start, e.end, e.score) for e in ranked], policy)
+    kept = sorted((ranked[i] for i in chosen), key=lambda e: (e.start, -e.end))
     return [{name: getattr(entity, name) for name in FIELDS} for entity in kept]
-
-
-def _overlap(a: Entity, b: Entity) -> bool:
-    return a.start < b.end and b.start < a.end
-
-
-def _cross(a: Entity, b: Entity) -> bool:
-    return a.start < b.start < a.end < b.end or b.start < a.start < b.end < a.end

@@ -1,7 +1,7 @@
 """A spaCy component: `nlp.add_pipe("diffusionner", config={...})`.
 
 All entities, including nested ones, are written to `doc.spans[spans_key]` with their scores.
-Those that do not overlap a better one are also written to `doc.ents`.
+The best set of them that do not overlap is also written to `doc.ents`.
 """
 
 # No postponed annotations: older versions of spaCy read the types of the factory's arguments.
@@ -21,6 +21,7 @@ from spacy.language import Language
 from spacy.tokens import Doc, Span, SpanGroup
 
 from diffusionner.corpus import Entity
+from diffusionner.inference.decoding import choose_spans
 from diffusionner.storage import registry
 from diffusionner.storage.config import is_model, model_files, read_config
 from diffusionner.text import split_sentences
@@ -98,8 +99,17 @@ class SpacyComponent:
         doc.spans[self.spans_key] = SpanGroup(
             doc, name=self.spans_key, attrs={"scores": scores}, spans=[span for span, _ in scored]
         )
-        doc.ents = _flat(doc.ents, scored)
+        doc.ents = [*doc.ents, *self._flat(scored, doc.ents)]
         return doc
+
+    def _flat(self, scored: Iterable[tuple[Span, float]], before: Sequence[Span]) -> list[Span]:
+        """Return the best set of spans that overlap neither each other nor existing entities."""
+        taken = {i for span in before for i in range(span.start, span.end)}
+        free = [one for one in scored if taken.isdisjoint(range(one[0].start, one[0].end))]
+        free.sort(key=lambda one: (-one[1], one[0].start, one[0].end))
+        policy = self.ner.score_rule(self.ner.settings.inference).flat_policy
+        chosen = choose_spans([(s.start, s.end, score) for s, score in free], policy)
+        return [free[i][0] for i in chosen]
 
     # --- Serialisation: installed models are stored by name, others as a copy.
 
@@ -167,14 +177,3 @@ def _sentences(doc: Doc) -> list[list[int]]:
         for start, end in pairwise([*starts, len(doc)])
     ]
     return [sentence for sentence in sentences if sentence]
-
-
-def _flat(before: Iterable[Span], scored: Iterable[tuple[Span, float]]) -> list[Span]:
-    """Return the existing entities plus the best new ones that do not overlap."""
-    chosen = list(before)
-    taken = {i for span in chosen for i in range(span.start, span.end)}
-    for span, _ in sorted(scored, key=lambda one: (-one[1], one[0].start)):
-        if taken.isdisjoint(range(span.start, span.end)):
-            taken.update(range(span.start, span.end))
-            chosen.append(span)
-    return sorted(chosen, key=lambda span: span.start)
