@@ -52,7 +52,7 @@ class Connection:
 
     async def post(self, text: str) -> tuple[int, bytes]:
         body = json.dumps({"texts": [text]}).encode()
-        head = "POST /v1/entities HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        head = "POST /v1/entities HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         if self.streams is None:
             self.streams = await asyncio.open_connection(self.host, self.port)
         reader, writer = self.streams

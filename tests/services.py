@@ -14,11 +14,11 @@ import httpx
 import uvicorn
 
 from diffusionner import DiffusionNER
-from diffusionner.service.app import create_app
-from diffusionner.service.http_protocol import make_protocol
+from diffusionner.service.hosts import AllowedHosts
 from diffusionner.service.limits import Limits
 from diffusionner.service.middleware import ApiKeys
 from diffusionner.service.runtime import Service
+from diffusionner.service.server import make_config
 from diffusionner.service.worker import JsonPredictor, ModelInfo, Operation
 
 
@@ -76,15 +76,17 @@ class Client(httpx.Client):
 
 @contextmanager
 def running(
-    predictor: JsonPredictor, limits: Limits | None = None, keys: ApiKeys | None = None
+    predictor: JsonPredictor,
+    limits: Limits | None = None,
+    keys: ApiKeys | None = None,
+    hosts: AllowedHosts | None = None,
 ) -> Iterator[Client]:
     """Run a service on a free port."""
     limits = limits or Limits()
     service = Service("tiny", lambda metrics: [ModelThread(predictor)], limits, keys)
-    config = uvicorn.Config(
-        create_app(service), port=0, http=make_protocol(limits.receive), ws="none", log_config=None,
-        timeout_graceful_shutdown=5,
-    )  # fmt: skip
+    service.hosts = hosts or service.hosts
+    config = make_config(service, "127.0.0.1", 0)
+    config.timeout_graceful_shutdown = 5
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -109,7 +111,7 @@ def until(true: object, seconds: float = 20) -> None:
 
 def request_bytes(body: bytes, *headers: str, path: str = "/v1/entities") -> bytes:
     """Return the bytes of a POST request."""
-    lines = [f"POST {path} HTTP/1.1", "Host: x", "Content-Type: application/json", *headers]
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json", *headers]
     if not any(line.lower().startswith(("content-length", "transfer")) for line in headers):
         lines.append(f"Content-Length: {len(body)}")
     return "\r\n".join([*lines, "", ""]).encode() + body

@@ -19,6 +19,10 @@ def serve(
     api_key_file: Annotated[
         Path | None, typer.Option(help="API keys, one per line.  [default: no key needed]")
     ] = None,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Host name to answer to, besides localhost; repeatable."),
+    ] = None,
     max_body: Annotated[int, typer.Option(min=1, help="Bytes per request.")] = 4_000_000,
     max_texts: Annotated[int, typer.Option(min=1, help="Texts per request.")] = 1_000,
     max_characters: Annotated[int, typer.Option(min=1, help="Characters per text.")] = 100_000,
@@ -41,7 +45,7 @@ def serve(
 
     * `diffusionner serve --model runs/small --port 9000 --workers 2`
 
-    * `diffusionner serve --host 0.0.0.0 --api-key-file keys.txt`
+    * `diffusionner serve --host 0.0.0.0 --allowed-host ner.example.org --api-key-file keys.txt`
     """
     from diffusionner.service.limits import Limits
     from diffusionner.service.middleware import ApiKeys
@@ -56,4 +60,4 @@ def serve(
         wait=max_wait,
         timeout=timeout,
     )
-    run(model, host, port, workers, device, keys, limits)
+    run(model, host, port, workers, device, keys, allowed_host or (), limits)

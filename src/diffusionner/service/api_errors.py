@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 
 import anyio
 from starlette.responses import Response
@@ -12,6 +13,17 @@ from starlette.types import Receive, Scope, Send
 
 DRAIN_SECONDS = 3.0  # maximum time to read and discard an oversized body
 CLOSE = {"connection": "close"}
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {  # of every response
+    "cache-control": "no-cache",
+    "content-security-policy": POLICY,
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
 
 
 @dataclass(eq=False)
@@ -26,6 +38,15 @@ class ApiError(Exception):
     def body(self) -> bytes:
         content = {"error": {"code": self.code, "message": self.message}}
         return json.dumps(content, ensure_ascii=False).encode()
+
+    def http_response(self) -> bytes:
+        """Return the response for a connection whose request did not reach the application."""
+        body = self.body()
+        about = {"content-type": "application/json", "content-length": str(len(body))}
+        headers = {**about, **CLOSE, **HEADERS, **(self.headers or {})}
+        lines = [f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        return "\r\n".join([*lines, "", ""]).encode() + body
 
 
 class ErrorResponse(Response):

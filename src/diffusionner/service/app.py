@@ -19,11 +19,6 @@ from diffusionner.service.schema import list_labels
 
 PAGE = Path(__file__).with_name("page")
 DRAWING_CSS = Path(drawing.__file__).with_name("drawing.css")
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-PAGE_HEADERS = {"content-security-policy": POLICY, "cache-control": "no-cache"}
 
 
 def create_app(service: Service) -> FastAPI:
@@ -34,9 +29,12 @@ def create_app(service: Service) -> FastAPI:
         lifespan=service.lifespan,
         docs_url=None,  # these pages load scripts from another host
         redoc_url=None,
+        redirect_slashes=False,  # a redirect would repeat the Host header
     )
     app.include_router(make_router(service))
-    app.add_middleware(RequestMiddleware, metrics=service.metrics, keys=service.keys)
+    app.add_middleware(
+        RequestMiddleware, metrics=service.metrics, keys=service.keys, hosts=service.hosts
+    )
 
     @app.exception_handler(ApiError)
     async def api_error(request: Request, error: ApiError) -> Response:
@@ -49,11 +47,11 @@ def create_app(service: Service) -> FastAPI:
 
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
-        return FileResponse(PAGE / "index.html", headers=PAGE_HEADERS)
+        return FileResponse(PAGE / "index.html")
 
     @app.get("/page/drawing.css", include_in_schema=False)
     async def drawing_css() -> Response:
-        return FileResponse(DRAWING_CSS, headers=PAGE_HEADERS)
+        return FileResponse(DRAWING_CSS)
 
     app.mount("/page", StaticFiles(directory=PAGE))
     generate = app.openapi

@@ -1,4 +1,4 @@
-"""Middleware around every request: API keys, headers, metrics, log and internal errors."""
+"""Middleware around every request: host, API keys, headers, metrics, log and internal errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from types import TracebackType
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from diffusionner.errors import SettingsError
-from diffusionner.service.api_errors import ApiError, ErrorResponse, failed
+from diffusionner.service.api_errors import HEADERS, ApiError, ErrorResponse, failed
+from diffusionner.service.hosts import AllowedHosts
 from diffusionner.service.metrics import Metrics
 
 log = logging.getLogger("diffusionner.service")
@@ -23,11 +24,8 @@ log = logging.getLogger("diffusionner.service")
 PROTECTED = ("/v1/", "/metrics")  # path prefixes that need a key, if there are keys
 QUIET = ("/healthz", "/readyz", "/metrics")  # successes are logged at level DEBUG
 LOGGED = {"/", "/v1/entities", "/v1/steps", "/v1/models", "/openapi.json", *QUIET}
-HEADERS = [
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-]
+RAW_HEADERS = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+METHOD_CHARACTERS = 16  # of a method in the log
 
 
 class ApiKeys:
@@ -68,6 +66,7 @@ class RequestMiddleware:
     app: ASGIApp
     metrics: Metrics
     keys: ApiKeys | None
+    hosts: AllowedHosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -80,11 +79,12 @@ class RequestMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message = {**message, "headers": [*message["headers"], *HEADERS]}
+                message = {**message, "headers": [*message["headers"], *RAW_HEADERS]}
             await send(message)
 
         try:
-            app = self.app if self._is_allowed(scope) else ErrorResponse(_unauthorized())
+            refusal = self._refusal(scope)
+            app = self.app if refusal is None else ErrorResponse(refusal)
             await app(scope, receive, respond)
         except asyncio.CancelledError:
             status = status or 499
@@ -96,11 +96,13 @@ class RequestMiddleware:
         finally:
             self._record(scope, status, time.perf_counter() - started)
 
-    def _is_allowed(self, scope: Scope) -> bool:
+    def _refusal(self, scope: Scope) -> ApiError | None:
+        if not self.hosts.allow(_values(scope, b"host")):
+            return _wrong_host()
         if self.keys is None or not scope["path"].startswith(PROTECTED):
-            return True
-        given = [value for name, value in scope["headers"] if name == b"authorization"]
-        return len(given) == 1 and self.keys.allow(given[0])
+            return None
+        given = _values(scope, b"authorization")
+        return None if len(given) == 1 and self.keys.allow(given[0]) else _unauthorized()
 
     def _record(self, scope: Scope, status: int, seconds: float) -> None:
         """Log and count a request; unknown paths may contain anything and are not named."""
@@ -108,7 +110,20 @@ class RequestMiddleware:
         self.metrics.requests.labels(path, status).inc()
         self.metrics.seconds.labels(path).observe(seconds)
         level = logging.DEBUG if path in QUIET and status == 200 else logging.INFO
-        log.log(level, "%s %s %d %.1f ms", scope["method"], path, status, 1000 * seconds)
+        method = scope["method"][:METHOD_CHARACTERS]  # h11 accepts only printable characters
+        log.log(level, "%s %s %d %.1f ms", method, path, status, 1000 * seconds)
+
+
+def _values(scope: Scope, header: bytes) -> list[bytes]:
+    return [value for name, value in scope["headers"] if name == header]
+
+
+def _wrong_host() -> ApiError:
+    message = (
+        "the service does not answer under the name in the Host header; start it with "
+        "--allowed-host NAME to allow that name"
+    )
+    return ApiError(421, "wrong_host", message)
 
 
 def _unauthorized() -> ApiError:

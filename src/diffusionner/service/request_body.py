@@ -59,7 +59,9 @@ def _describe(error: ValidationError) -> ApiError:
     messages = [f"{_field_name(one['loc'])}: {one['msg']}" for one in errors[:MAX_REPORTED]]
     if len(errors) > MAX_REPORTED:
         messages.append(f"and {len(errors) - MAX_REPORTED} more")
-    return ApiError(422, CODES.get(errors[0]["type"], "invalid"), "; ".join(messages))
+    about_texts = errors[0]["loc"][:1] in (("texts",), ("text",))
+    code = CODES.get(errors[0]["type"], "invalid") if about_texts else "invalid"
+    return ApiError(422, code, "; ".join(messages))
 
 
 def _field_name(location: tuple[int | str, ...]) -> str:

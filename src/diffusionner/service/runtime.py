@@ -11,6 +11,7 @@ from typing import Any
 
 from diffusionner.service.api_errors import ApiError
 from diffusionner.service.batcher import Batcher
+from diffusionner.service.hosts import AllowedHosts
 from diffusionner.service.limits import Limits
 from diffusionner.service.metrics import Metrics
 from diffusionner.service.middleware import ApiKeys
@@ -26,6 +27,7 @@ class Service:
     start_backends: Callable[[Metrics], Sequence[ModelProcess]]
     limits: Limits
     keys: ApiKeys | None = None
+    hosts: AllowedHosts = field(default_factory=lambda: AllowedHosts("localhost"))
     on_failure: Callable[[], None] = lambda: None  # called if the model cannot be loaded
     metrics: Metrics = field(default_factory=Metrics, init=False)
     failure: Exception | None = field(default=None, init=False)

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
 from diffusionner.service.limits import Limits
+
+MAX_LABELS = 1_000  # per request
+LABEL_CHARACTERS = 200
 
 
 def _integer(value: Any) -> Any:
     """Convert floats such as 5.0: JSON has one type of number."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _distinct(labels: list[str]) -> list[str]:
+    """Sort labels and remove duplicates, so that requests for the same ones share batches."""
+    return sorted(set(labels))
+
+
+Label = Annotated[str, Field(max_length=LABEL_CHARACTERS)]
+Labels = Annotated[list[Label], Field(max_length=MAX_LABELS), AfterValidator(_distinct)]
 
 
 class Options(BaseModel):
@@ -30,7 +42,7 @@ class Options(BaseModel):
     overlap: Literal["nested", "flat", "all"] | None = Field(
         None, description="Keep nested but not crossing entities, only disjoint ones, or all."
     )
-    labels: list[str] | None = Field(None, description="Return only entities of these types.")
+    labels: Labels | None = Field(None, description="Return only entities of these types.")
 
     def inference_options(self) -> dict[str, Any]:
         return self.model_dump(exclude={"texts", "text", "labels"}, exclude_none=True)

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import uvicorn
 
 from diffusionner.errors import SettingsError
 from diffusionner.service.app import create_app
+from diffusionner.service.hosts import AllowedHosts
 from diffusionner.service.http_protocol import make_protocol
 from diffusionner.service.limits import Limits
 from diffusionner.service.middleware import ApiKeys
@@ -23,9 +25,8 @@ from diffusionner.service.runtime import Service
 from diffusionner.storage import registry
 from diffusionner.storage.config import read_config
 
-CONNECTIONS = 1_000  # further ones get 503; each needs a file descriptor
+CONNECTIONS = 800  # each needs a file descriptor; most systems allow 1,024 per process
 KEEP_ALIVE = 30  # seconds
-HEAD_BYTES = 32_768
 
 
 def serve(
@@ -35,9 +36,11 @@ def serve(
     workers: int,
     device: str | None,
     keys: ApiKeys | None,
+    allowed_hosts: Sequence[str],
     limits: Limits,
 ) -> None:
     """Serve until SIGTERM or SIGINT; accepted requests are still answered."""
+    hosts = AllowedHosts(host, allowed_hosts)
     check_address(host, port)
     folder = registry.find_model(model)
     read_config(folder)  # reports a wrong name here, not in a model process
@@ -48,28 +51,31 @@ def serve(
         lambda metrics: start_processes(str(folder), device, workers, metrics),
         limits,
         keys,
+        hosts,
         on_failure=lambda: os.kill(os.getpid(), signal.SIGTERM),
-    )
-    config = uvicorn.Config(
-        create_app(service),
-        host=host,
-        port=port,
-        http=make_protocol(limits.receive),
-        ws="none",
-        log_config=None,
-        proxy_headers=False,
-        server_header=False,
-        limit_concurrency=CONNECTIONS,
-        timeout_keep_alive=KEEP_ALIVE,
-        timeout_graceful_shutdown=int(limits.timeout + limits.receive) + 5,
-        h11_max_incomplete_event_size=HEAD_BYTES,
     )
     # uvicorn raises the signal again after its shutdown; that must not be an error.
     signal.signal(signal.SIGTERM, lambda *_: None)
     with suppress(KeyboardInterrupt):
-        uvicorn.Server(config).run()
+        uvicorn.Server(make_config(service, host, port)).run()
     if service.failure is not None:
         raise service.failure
+
+
+def make_config(service: Service, host: str, port: int) -> uvicorn.Config:
+    limits = service.limits
+    return uvicorn.Config(
+        create_app(service),
+        host=host,
+        port=port,
+        http=make_protocol(limits.receive, CONNECTIONS),
+        ws="none",
+        log_config=None,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=int(limits.timeout + limits.receive) + 5,
+    )
 
 
 def check_address(host: str, port: int) -> None:
