@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import shutil
 import subprocess
@@ -11,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from folders import edit_config
 from safetensors.torch import load_file, save_file
 
 from diffusionner import DiffusionNER
@@ -149,6 +149,7 @@ def test_missing_weights(refused, folder):
 
 def test_incomplete_tokenizers(refused, folder):
     """Without its vocabulary a model would silently find nothing."""
+    edit_config(folder)
     path = folder / "tokenizer.json"
     path.write_text("{}")
     assert "the tokenizer in" in refused("predict", "--model", folder, "Ada")
@@ -181,9 +182,7 @@ def test_no_model(refused, tmp_path):
     ],
 )
 def test_inconsistent_config(refused, folder, change, message):
-    values = json.loads((folder / "config.json").read_text())
-    change(values)
-    (folder / "config.json").write_text(json.dumps(values))
+    edit_config(folder, change)
     assert message in refused("predict", "--model", folder, "Ada")
 
 
@@ -200,9 +199,7 @@ def test_inconsistent_config(refused, folder, change, message):
     ],
 )
 def test_damaged_config(refused, folder, change):
-    values = json.loads((folder / "config.json").read_text())
-    change(values)
-    (folder / "config.json").write_text(json.dumps(values))
+    edit_config(folder, change)
     assert str(folder) in refused("predict", "--model", folder, "Ada")
 
 
@@ -217,6 +214,7 @@ def test_weights_of_another_model(refused, folder):
     tensors = load_file(folder / "model.safetensors")
     tensors.pop("decoder.left.output.bias")
     save_file(tensors, folder / "model.safetensors")
+    edit_config(folder)
     err = refused("predict", "--model", folder, "Ada")
     assert "1 tensors differ, first 'decoder.left.output.bias'" in err
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from folders import edit_config
 from transformers import AutoTokenizer, BertModel
 
 from diffusionner import DiffusionNER
 from diffusionner.batching.subwords import SubwordTokenizer
-from diffusionner.errors import CheckpointError
+from diffusionner.errors import CheckpointError, SettingsError
 from diffusionner.model.bert import Bert, is_supported
 from diffusionner.storage.checkpoint import tokenizer_files
 from diffusionner.storage.encoders import load_encoder
@@ -29,10 +30,7 @@ def folder(encoder_folder, tmp_path) -> Path:
 
 
 def change_encoder(folder: Path, **changes: object) -> None:
-    file = folder / "config.json"
-    config = json.loads(file.read_text())
-    config["encoder_config"] |= changes
-    file.write_text(json.dumps(config))
+    edit_config(folder, lambda config: config["encoder_config"].update(changes))
 
 
 def found(ner: DiffusionNER) -> list[tuple[object, ...]]:
@@ -84,11 +82,11 @@ def test_an_unsupported_model_is_loaded_by_transformers(folder):
     ],
 )
 def test_impossible_sizes_are_refused(folder, part, changes):
-    file = folder / "config.json"
-    config = json.loads(file.read_text())
-    (config["settings"] if part == "decoder" else config)[part] |= changes
-    file.write_text(json.dumps(config))
-    with pytest.raises(CheckpointError, match=r"config\.json"):
+    def change(config: dict[str, Any]) -> None:
+        (config["settings"] if part == "decoder" else config)[part] |= changes
+
+    edit_config(folder, change)
+    with pytest.raises((CheckpointError, SettingsError), match=r"config\.json"):
         DiffusionNER.from_pretrained(folder, "cpu")
 
 
@@ -135,6 +133,7 @@ def test_the_tokenizer_equals_that_of_transformers(encoder_folder):
 def test_a_tokenizer_in_other_files_is_loaded_by_transformers(folder):
     """Older versions have no file that names the special tokens."""
     expected = found(DiffusionNER.from_pretrained(folder, "cpu"))
+    edit_config(folder)
     (folder / "tokenizer_config.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"the tokenizer in .* cannot be read"):
         DiffusionNER.from_pretrained(folder, "cpu")

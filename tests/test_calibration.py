@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from folders import edit_config
 from plain import plain_inference
 
 from diffusionner import DiffusionNER, formats
@@ -184,11 +184,9 @@ def test_the_calibration_is_saved_with_the_model(ner: DiffusionNER, tmp_path: Pa
 )
 def test_an_invalid_calibration_is_an_error(ner: DiffusionNER, tmp_path: Path, broken):
     ner.save_pretrained(tmp_path)
-    path = tmp_path / "config.json"
-    config = json.loads(path.read_text())
     if isinstance(broken, dict) and broken.get("thresholds") == {}:
         broken = {**broken, "thresholds": dict.fromkeys(ner.labels, 0.5)}
-    path.write_text(json.dumps({**config, "calibration": broken}))
+    edit_config(tmp_path, lambda config: config.update(calibration=broken))
     with pytest.raises(CheckpointError, match=r"config\.json: 'calibration'"):
         load_calibration(tmp_path)
 
@@ -260,10 +258,7 @@ def test_calibrate_with_the_scores_of_another_model(ner: DiffusionNER, tmp_path:
     assert refused.status == 2 and "not calibrated" in refused.err
     refused = cli("calibrate", tmp_path / "none", *given[:2])
     assert refused.status == 2 and "--scores-of" in refused.err
-    config = tmp_path / "one" / "config.json"
-    swapped = json.loads(config.read_text())
-    swapped["labels"].reverse()
-    config.write_text(json.dumps(swapped))
+    edit_config(tmp_path / "one", lambda config: config["labels"].reverse())
     refused = cli("calibrate", tmp_path / "none", *given, tmp_path / "one")
     assert refused.status == 2 and "different labels" in refused.err
     assert not (tmp_path / "none").exists()

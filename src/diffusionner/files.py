@@ -1,7 +1,8 @@
-"""Atomic writes: a file or folder appears complete under its name, or not at all."""
+"""Atomic writes: a file or folder appears complete under its name, or not at all. Bounded reads."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ from typing import IO, Any
 from diffusionner.errors import DataError, WriteError
 
 Writer = Callable[[Path], None]
+_BINARY = getattr(os, "O_BINARY", 0)  # Windows
 
 
 def write_all_or_none(writers: Mapping[Path, Writer]) -> None:
@@ -42,6 +44,39 @@ def to_json(value: Any) -> bytes:
     """Return indented JSON. A file name need not be valid Unicode: it is written with escapes."""
     text = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
     return text.encode("utf-8", "backslashreplace")
+
+
+def open_regular(path: Path, limit: int) -> IO[bytes]:
+    """Open a file for reading; raise OSError unless it is a regular file of at most `limit` bytes.
+
+    Opening a pipe would block, and a device such as /dev/zero has no end.
+    """
+    file = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _BINARY), "rb")
+    status = os.fstat(file.fileno())
+    problem = ""
+    if not stat.S_ISREG(status.st_mode):
+        problem = "it is not a regular file"
+    elif status.st_size > limit:
+        problem = f"it has {status.st_size:,} bytes, more than the {limit:,} that are allowed"
+    if problem:
+        file.close()
+        raise OSError(problem)
+    return file
+
+
+def read_bounded(path: Path, limit: int) -> bytes:
+    """Return the content of a regular file of at most `limit` bytes; otherwise raise OSError."""
+    with open_regular(path, limit) as file:
+        return file.read(limit)
+
+
+def file_digest(path: Path) -> dict[str, Any]:
+    """Return the size and the SHA-256 of a file."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(2**20):
+            digest.update(chunk)
+        return {"size": file.tell(), "sha256": digest.hexdigest()}
 
 
 def bytes_writer(content: bytes) -> Writer:
@@ -91,7 +126,7 @@ def _write_and_move(
     check: Callable[[Path], None],
     fill: Callable[[Path, Path, Writer], None],
 ) -> None:
-    temporary = {path: _temporary(path) for path in writers}
+    temporary = {path: temporary_path(path) for path in writers}
     path = next(iter(writers))
     try:
         for path in writers:
@@ -142,7 +177,8 @@ def _permissions(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def _temporary(path: Path) -> Path:
+def temporary_path(path: Path) -> Path:
+    """Return where a file is written before it is moved to its name."""
     if not path.name:  # "." or "/"
         raise WriteError(f"{path} is an existing folder; choose another name")
     return path.with_name(f".{path.name}.partial")

@@ -22,6 +22,7 @@ from diffusionner.errors import SettingsError, nearest
 from diffusionner.methods import METHODS
 
 MAX_SEED = 2**32 - 1
+MAX_SHOWN = 200  # characters of a wrong value in a message
 # Inference settings of the reverse process, which only method=diffusion has.
 DENOISING = ("steps", "spans", "start", "average_steps", "eta", "seed")
 
@@ -51,11 +52,19 @@ class EncoderSettings:
         "Pretrained encoder (Hugging Face name, folder, `minilm`) or trained model to start from.",
     )
     pooling: Literal["max", "mean", "first"] = setting("max", "Pooling of subwords to words.")
-    context: int = setting(2, "Sentences of the document on each side to encode as context.", 0)
-    max_subwords: int = setting(512, "Longest encoder input; longer ones are cut into windows.", 16)
-    character_filters: int = setting(128, "Size of the character features of a word (0: none).", 0)
-    lstm_layers: int = setting(1, "BiLSTM layers on top of the encoder (0: none).", 0)
-    hidden_size: int | None = setting(None, "Size h of H_S; null: the encoder's hidden size.", 2)
+    context: int = setting(
+        2, "Sentences of the document on each side to encode as context.", 0, 100
+    )
+    max_subwords: int = setting(
+        512, "Longest encoder input; longer ones are cut into windows.", 16, 100_000
+    )
+    character_filters: int = setting(
+        128, "Size of the character features of a word (0: none).", 0, 10_000
+    )
+    lstm_layers: int = setting(1, "BiLSTM layers on top of the encoder (0: none).", 0, 100)
+    hidden_size: int | None = setting(
+        None, "Size h of H_S; null: the encoder's hidden size.", 2, 100_000
+    )
     dropout: float = setting(0.1, "Dropout rate on the word states.", 0.0, 0.9)
 
 
@@ -63,13 +72,15 @@ class EncoderSettings:
 class DiffusionSettings:
     """The forward process on span boundaries."""
 
-    timesteps: int = setting(1000, "Number of diffusion timesteps T.", 1)
+    timesteps: int = setting(1000, "Number of diffusion timesteps T.", 1, 10_000)
     schedule: Literal["cosine", "linear"] = setting("cosine", "Noise schedule.")
     expansion: Literal["random", "repetition"] = setting(
         "repetition", "Fill gold spans up to K with Gaussian spans or by repetition."
     )
-    spans: int = setting(60, "Number of noisy spans per sentence in training, K.", 1)
-    scale: float = setting(1.0, "Signal scale lambda: boundaries lie in (-lambda, lambda).", 1e-3)
+    spans: int = setting(60, "Number of noisy spans per sentence in training, K.", 1, 10_000)
+    scale: float = setting(
+        1.0, "Signal scale lambda: boundaries lie in (-lambda, lambda).", 1e-3, 1e3
+    )
     coordinates: Literal["left-right", "left-width"] = setting(
         "left-width", "Coordinates to diffuse: both boundaries, or left and width."
     )
@@ -82,13 +93,15 @@ class DecoderSettings:
     span_pooling: Literal["mean", "endpoints"] = setting(
         "endpoints", "Span representation: mean of its words, or first and last."
     )
-    layers: int = setting(2, "Span encoder layers (0: no span encoder).", 0)
+    layers: int = setting(2, "Span encoder layers (0: no span encoder).", 0, 100)
     self_attention: bool = setting(True, "Let the noisy spans attend to each other.")
     cross_attention: bool = setting(True, "Let the noisy spans attend to the sentence.")
-    heads: int = setting(8, "Number of attention heads.", 1)
-    feedforward: int = setting(1024, "Hidden size of the feed-forward layers.", 1)
+    heads: int = setting(8, "Number of attention heads.", 1, 1000)
+    feedforward: int = setting(1024, "Hidden size of the feed-forward layers.", 1, 100_000)
     dropout: float = setting(0.1, "Dropout rate in the decoder.", 0.0, 0.9)
-    offset_window: int = setting(8, "Words near a noisy boundary scored by distance (0: none).", 0)
+    offset_window: int = setting(
+        8, "Words near a noisy boundary scored by distance (0: none).", 0, 1000
+    )
     initializer: Literal["none", "spans", "types"] = setting(
         "types", "Score every span of a sentence, or every span and type, to get candidates."
     )
@@ -140,7 +153,7 @@ class InferenceSettings:
 
     steps: int = setting(1, "Number of denoising steps, gamma.", 1)
     spans: int | Literal["auto"] = setting(
-        "auto", "Noisy spans per sentence, K_eval; auto: by its length.", 1
+        "auto", "Noisy spans per sentence, K_eval; auto: by its length.", 1, 10_000
     )
     start: Literal["noise", "candidates"] = setting(
         "candidates", "Start from Gaussian noise or from the initializer's candidates."
@@ -156,7 +169,7 @@ class InferenceSettings:
     )
     seed: int = setting(0, "Seed of the initial noise.", 0, MAX_SEED)
     batch_size: int | Literal["auto"] = setting(
-        "auto", "Sentences per batch; auto: 32, or 256 on a GPU.", 1
+        "auto", "Sentences per batch; auto: 32, or 256 on a GPU.", 1, 100_000
     )
 
 
@@ -180,7 +193,9 @@ class Settings:
     def from_dict(cls, values: Mapping[str, Any], origin: str = "settings") -> Settings:
         """Build settings from nested dictionaries; unknown names and invalid values raise."""
         if not isinstance(values, Mapping):
-            raise SettingsError(f"{origin}: expected sections such as 'encoder:', got {values!r}")
+            raise SettingsError(
+                f"{origin}: expected sections such as 'encoder:', got {_shown(values)}"
+            )
         settings: Settings = _build(cls, values, origin)
         settings.check(origin)
         return settings
@@ -259,14 +274,14 @@ class Settings:
         """Raise SettingsError for values that do not go together."""
         if self.method not in METHODS:
             raise SettingsError(
-                f"{origin}: method={self.method!r} is not registered; "
-                f"{nearest(self.method, METHODS)}"
+                f"{origin}: method={_shown(self.method)} is not registered; "
+                f"{nearest(self.method[:MAX_SHOWN], METHODS)}"
             )
         for name in self.options:
             if name not in METHODS[self.method].options:
                 raise SettingsError(
-                    f"{origin}: method={self.method} has no option '{name}'; leave out "
-                    f"options.{name}"
+                    f"{origin}: method={self.method} has no option {_shown(name)}; "
+                    "leave it out of 'options'"
                 )
         if self.inference.steps > self.diffusion.timesteps:
             raise SettingsError(
@@ -332,6 +347,7 @@ def _build(cls: Any, values: Mapping[str, Any], origin: str, section: str = "") 
         if name not in fields:
             kind = "setting" if section else "section"
             known = [f"{section}.{other}" if section else other for other in fields]
+            full = full[:MAX_SHOWN]
             raise SettingsError(f"{origin}: unknown {kind} '{full}'; {nearest(full, known)}")
         if section or name not in SECTIONS:
             built[name] = _coerce(f"{origin}: {full}", value, hints[name], fields[name])
@@ -341,7 +357,7 @@ def _build(cls: Any, values: Mapping[str, Any], origin: str, section: str = "") 
         if not isinstance(value, Mapping):
             example = dataclasses.fields(SECTIONS[name])[0].name
             raise SettingsError(
-                f"{origin}: section '{name}' must contain settings, not {value!r}; "
+                f"{origin}: section '{name}' must contain settings, not {_shown(value)}; "
                 f"for example '{name}: {{{example}: ...}}'"
             )
         built[name] = _build(SECTIONS[name], value, origin, name)
@@ -363,9 +379,10 @@ def _coerce(where: str, value: Any, hint: Any, f: dataclasses.Field[Any]) -> Any
     if typing.get_origin(hint) is Literal:
         options = typing.get_args(hint)
         if value not in options:
-            raise SettingsError(f"{where}={value!r} is not valid; {nearest(str(value), options)}")
+            hint = nearest(str(value)[:MAX_SHOWN], options)
+            raise SettingsError(f"{where}={_shown(value)} is not valid; {hint}")
         return value
-    expected = f"{where}={value!r} is not valid; expected {_allowed(hint, f)}"
+    expected = f"{where}={_shown(value)} is not valid; expected {_allowed(hint, f)}"
     members = _members(hint)
     if value is None and type(None) in members:
         return None
@@ -386,6 +403,11 @@ def _coerce(where: str, value: Any, hint: Any, f: dataclasses.Field[Any]) -> Any
     if bound is not None and (number < bound if bound is low else number > bound):
         raise SettingsError(f"{expected} (the nearest valid value is {bound:g})")
     return number
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…"
 
 
 def _members(hint: Any) -> tuple[Any, ...]:

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
+from diffusionner.files import read_bounded
+
 MAX_SUBWORDS_PER_WORD = 48  # only garbage is longer
 # 0 is padding; code points below 255 have their own code, others share the rest.
 CHARACTER_CODES = 512
@@ -20,6 +22,8 @@ MAX_CACHED_WORDS = 200_000  # the cache is emptied when it is full
 CHUNK = 4096  # words tokenised at a time
 NO_WORD = 0  # id of padding: no subwords, no characters
 BACKEND_FILE, NAMES_FILE = "tokenizer.json", "tokenizer_config.json"
+# Bytes; the largest known, for a vocabulary of 256,000 subwords, have 34 and one million.
+MAX_TOKENIZER, MAX_NAMES = 50_000_000, 4_000_000
 
 
 @dataclass(frozen=True)
@@ -154,7 +158,8 @@ class SubwordTokenizer:
 
         Raise OSError or ValueError if a file is missing or malformed.
         """
-        files = {name: (folder / name).read_bytes() for name in (BACKEND_FILE, NAMES_FILE)}
+        limits = {BACKEND_FILE: MAX_TOKENIZER, NAMES_FILE: MAX_NAMES}
+        files = {name: read_bounded(folder / name, most) for name, most in limits.items()}
         backend, names = parse_backend(files[BACKEND_FILE]), json.loads(files[NAMES_FILE])
         if not isinstance(names, dict):
             raise ValueError(f"{NAMES_FILE} is not a JSON object")

@@ -12,7 +12,7 @@ import typer
 from diffusionner.cli import options
 from diffusionner.cli.data.shared import Format
 from diffusionner.cli.options import say
-from diffusionner.files import bytes_writer, refuse_overwrite, to_json, write_all_or_none
+from diffusionner.files import bytes_writer, refuse_overwrite, write_all_or_none
 from diffusionner.storage import registry
 
 if TYPE_CHECKING:
@@ -108,7 +108,13 @@ def _fitted(
 
 def _write(output: Path, source: Path, calibration: Calibration) -> None:
     """Copy the model with a new calibration; its weights stay as stored."""
-    from diffusionner.storage.config import CARD, TEST_SCORES, model_files, read_config
+    from diffusionner.storage.config import (
+        CARD,
+        TEST_SCORES,
+        config_bytes,
+        model_files,
+        read_config,
+    )
 
     config = read_config(source)
     config["calibration"] = calibration.to_dict()
@@ -116,4 +122,4 @@ def _write(output: Path, source: Path, calibration: Calibration) -> None:
     # The card and the test scores describe the old calibration.
     names = {file.name for file in model_files(source)} - {"config.json", CARD, TEST_SCORES}
     copies = {output / name: partial(shutil.copyfile, source / name) for name in sorted(names)}
-    write_all_or_none({**copies, output / "config.json": bytes_writer(to_json(config))})
+    write_all_or_none({**copies, output / "config.json": bytes_writer(config_bytes(config))})

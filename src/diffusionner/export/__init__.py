@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from diffusionner.corpus import Sentence
 from diffusionner.errors import DiffusionNERError, SettingsError, nearest
 from diffusionner.evaluation import score_sentences
 from diffusionner.export.graphs import write_graphs
 from diffusionner.export.int8 import quantise
-from diffusionner.files import to_json, write_folders
+from diffusionner.files import file_digest, write_folders
+from diffusionner.inference import self_test
 from diffusionner.inference.pipeline import DiffusionNER
 from diffusionner.storage.checkpoint import tokenizer_files
-from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE, new_config
+from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE, config_bytes, new_config
 
 # Maximum change of F1 on dev, in points.
 LIMITS = {"float32": 0.1, "int8": 0.5}
@@ -60,6 +62,7 @@ def export(
         if precision == "int8":
             progress("rounding the weights to int8")
             quantise(folder, dev)
+            _write_rest(ner, folder)
         progress("comparing on dev")
         written = DiffusionNER.from_pretrained(folder, backend="onnx")
         before, after = (_f1(model, dev) for model in (ner, written))
@@ -74,6 +77,8 @@ def export(
                 f"graphs, more than {LIMITS[precision]} points apart; nothing was written. Try "
                 "float32, or a larger dev corpus"
             )
+        test = self_test.record(written.engine, ner.engine, ner.subwords, ner.settings)
+        _write_rest(ner, folder, test)
         size = sum((folder / name).stat().st_size for name in (ENCODER_FILE, DENOISER_FILE))
         results.append(Exported(before, after, size))
 
@@ -81,14 +86,18 @@ def export(
     return results[0]
 
 
-def _write_rest(ner: DiffusionNER, folder: Path) -> None:
+def _write_rest(ner: DiffusionNER, folder: Path, test: Mapping[str, Any] | None = None) -> None:
     subwords = ner.subwords
     special = {name: getattr(subwords, name) for name in ("prefix", "suffix", "pad", "unknown")}
     calibration = None if ner.calibration is None else ner.calibration.to_dict()
     config = new_config(ner.labels, ner.settings, calibration)
     config["tokenizer"] = {"limit": subwords.limit, **special}
-    (folder / "config.json").write_bytes(to_json(config))
     (folder / "tokenizer.json").write_bytes(tokenizer_files(subwords)["tokenizer.json"])
+    names = (ENCODER_FILE, DENOISER_FILE, "tokenizer.json")
+    config["files"] = {name: file_digest(folder / name) for name in names}
+    if test is not None:
+        config["self_test"] = test
+    (folder / "config.json").write_bytes(config_bytes(config))
 
 
 def _f1(ner: DiffusionNER, dev: Sequence[Sentence]) -> float:

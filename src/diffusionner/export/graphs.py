@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import json
 import logging
 import math
 import warnings
@@ -64,7 +63,7 @@ def write_graphs(ner: DiffusionNER, folder: Path) -> None:
     path = folder / DENOISER_FILE
     _record(denoiser, (*step, *sentence), names, ["x0", *OUTPUTS], shapes, path)
     for name in (ENCODER_FILE, DENOISER_FILE):
-        _finish(folder / name, ner.labels)
+        _finish(folder / name)
 
 
 def _initial_names(network: DenoisingNetwork) -> list[str]:
@@ -239,8 +238,8 @@ def _record(
         logging.getLogger("torch.onnx").setLevel(loud)
 
 
-def _finish(path: Path, labels: list[str]) -> None:
-    """Fold constants, store the labels, and drop the shapes of the example."""
+def _finish(path: Path) -> None:
+    """Fold constants and drop the shapes of the example."""
     import onnx
     import onnxruntime
 
@@ -255,7 +254,6 @@ def _finish(path: Path, labels: list[str]) -> None:
         disabled_optimizers=["MatMulAddFusion"],  # a later pass fuses these for int8
     )
     model = onnx.load(path)
-    onnx.helper.set_model_props(model, {"labels": json.dumps(labels)})
     for output in model.graph.output:
         output.type.tensor_type.ClearField("shape")  # after an LSTM it is that of the example
     del model.graph.value_info[:]

@@ -16,7 +16,12 @@ from typing import Any
 import numpy as np
 
 from diffusionner.batching import Batch
-from diffusionner.batching.subwords import BACKEND_FILE, SubwordTokenizer, parse_backend
+from diffusionner.batching.subwords import (
+    BACKEND_FILE,
+    MAX_TOKENIZER,
+    SubwordTokenizer,
+    parse_backend,
+)
 from diffusionner.diffusion import (
     AUTO,
     Candidates,
@@ -29,11 +34,14 @@ from diffusionner.diffusion import (
     timestep_sequence,
 )
 from diffusionner.errors import CheckpointError
+from diffusionner.files import read_bounded
 from diffusionner.inference.engine import Pending
 from diffusionner.settings import InferenceSettings, Settings
-from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE, read_config
+from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE, check_files, read_config
+from diffusionner.storage.onnx_file import check_graph
 
 TOKENIZER_NUMBERS = ("limit", "prefix", "suffix", "pad", "unknown")  # in config.json
+MAX_ID = 10_000_000  # of a subword
 PART = 8  # windows that are worth a thread of their own
 IMPOSSIBLE = -1e4  # score of a pair of words that is not a span, as in model.initializer
 
@@ -54,15 +62,6 @@ class OnnxEngine:
         self.coordinates = Coordinates(settings.diffusion.coordinates, settings.diffusion.scale)
         self.encoder = _Graph(folder / ENCODER_FILE)
         self.denoiser = _Graph(folder / DENOISER_FILE)
-        if "summed_probability" not in self.denoiser.outputs:
-            raise CheckpointError(
-                f"{folder / DENOISER_FILE} was exported by another release; export the model again"
-            )
-        if self.denoiser.labels != labels:
-            raise CheckpointError(
-                f"{folder / DENOISER_FILE} has the labels {self.denoiser.labels}, but config.json "
-                f"has {labels}; export the model again"
-            )
         self.threads = available_cores()
         self.workers = ThreadPoolExecutor(self.threads)
 
@@ -181,9 +180,12 @@ def load(folder: Path) -> tuple[OnnxEngine, SubwordTokenizer, Settings]:
         )
     settings = Settings.from_dict(config["settings"], str(file))
     numbers = _tokenizer_numbers(config.get("tokenizer"), file)
+    for name in (ENCODER_FILE, DENOISER_FILE):
+        check_graph(folder / name)
+    check_files(folder, config, ENCODER_FILE, DENOISER_FILE, BACKEND_FILE)
     path = folder / BACKEND_FILE
     try:
-        backend = parse_backend(path.read_bytes())
+        backend = parse_backend(read_bounded(path, MAX_TOKENIZER))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}); export the model again") from error
     tokenizer = SubwordTokenizer(backend=backend, **numbers)
@@ -193,7 +195,7 @@ def load(folder: Path) -> tuple[OnnxEngine, SubwordTokenizer, Settings]:
 def _tokenizer_numbers(numbers: Any, file: Path) -> dict[str, Any]:
     """Check the numbers, and lists of numbers, that config.json holds about the tokenizer."""
     if not isinstance(numbers, dict) or set(numbers) != set(TOKENIZER_NUMBERS):
-        found = ", ".join(map(str, numbers)) if isinstance(numbers, dict) else "not a table"
+        found = ", ".join(map(str, numbers))[:200] if isinstance(numbers, dict) else "not a table"
         raise CheckpointError(
             f"{file}: 'tokenizer' needs {', '.join(TOKENIZER_NUMBERS)}; found: {found}. Export the "
             "model again"
@@ -201,9 +203,9 @@ def _tokenizer_numbers(numbers: Any, file: Path) -> dict[str, Any]:
     for name, value in numbers.items():
         lists = name in ("prefix", "suffix")
         values = value if lists and isinstance(value, list) else [None if lists else value]
-        if not all(type(one) is int and one >= 0 for one in values):
+        if not all(type(one) is int and 0 <= one <= MAX_ID for one in values):
             raise CheckpointError(
-                f"{file}: tokenizer.{name} is {json.dumps(value)}, expected "
+                f"{file}: tokenizer.{name} is {json.dumps(value)[:100]}, expected "
                 f"{'a list of numbers' if lists else 'a number'}; export the model again"
             )
     return numbers
@@ -238,8 +240,6 @@ class _Graph:
             ) from error
         self.inputs = [value.name for value in self.session.get_inputs()]
         self.outputs = [value.name for value in self.session.get_outputs()]
-        metadata = self.session.get_modelmeta().custom_metadata_map
-        self.labels = json.loads(metadata.get("labels", "null"))  # if the graph stores them
 
     def run(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Run the graph on the inputs it needs."""

@@ -12,6 +12,7 @@ from diffusionner.batching.subwords import SubwordTokenizer
 from diffusionner.corpus import Entities, Sentence, Span
 from diffusionner.diffusion import Schedule
 from diffusionner.errors import CheckpointError, DataError, SettingsError, nearest
+from diffusionner.inference import self_test
 from diffusionner.inference.decoding import DecodedEntity, ScoreRule, to_spans
 from diffusionner.inference.engine import Engine
 from diffusionner.inference.stream import (
@@ -28,7 +29,7 @@ from diffusionner.inference.trajectory import Trajectory, trajectories
 from diffusionner.settings import InferenceSettings, Settings
 from diffusionner.storage import registry
 from diffusionner.storage.calibration import Calibration, load_calibration
-from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE
+from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE, read_config
 from diffusionner.text import TextSentence, split_sentences
 
 if TYPE_CHECKING:
@@ -104,7 +105,9 @@ class DiffusionNER:
                 raise SettingsError(f"backend onnx runs on the CPU, not on device '{device}'")
             if precision is not None:
                 raise SettingsError("the precision of an ONNX model is fixed when it is exported")
-            return cls(*onnx_engine.load(path), load_calibration(path), path)
+            ner = cls(*onnx_engine.load(path), load_calibration(path), path)
+            ner._check(self_test.LOW_PRECISION_TOLERANCE)
+            return ner
         if backend != "torch":
             raise SettingsError(f"unknown backend '{backend}'; {nearest(backend, BACKENDS)}")
         if exported:
@@ -124,8 +127,19 @@ class DiffusionNER:
         from diffusionner.storage import checkpoint
 
         network, subwords, settings = checkpoint.load(path)
+        calibration = load_calibration(path)
         engine = load_engine(network, device, precision, cuda_graphs)
-        return cls(engine, subwords, settings, load_calibration(path), path)
+        ner = cls(engine, subwords, settings, calibration, path)
+        exact = getattr(engine, "running", None) is network
+        ner._check(self_test.TOLERANCE if exact else self_test.LOW_PRECISION_TOLERANCE)
+        return ner
+
+    def _check(self, tolerance: float) -> None:
+        """Run the self-test that the model was saved with."""
+        assert self.folder is not None
+        expected = read_config(self.folder).get("self_test")
+        model = self.engine, self.subwords, self.settings
+        self_test.check(*model, expected, tolerance, self.folder)
 
     def save_pretrained(self, path: str | Path, precision: str = "float32") -> None:
         """Write config.json, model.safetensors and the tokenizer.
@@ -134,9 +148,9 @@ class DiffusionNER:
         """
         from diffusionner.storage import checkpoint
 
-        checkpoint.save(
-            Path(path), self.network, self.subwords, self.settings, self.calibration, precision
-        )
+        model = self.network, self.subwords, self.settings
+        test = self_test.record_torch(*model, precision)
+        checkpoint.save(Path(path), *model, self.calibration, precision, test)
 
     def fine_tune(
         self,

@@ -40,19 +40,28 @@ class BertConfig:
     def __init__(self, values: dict[str, Any]) -> None:
         self.values = values
         self.model_type: str = values["model_type"]
-        self.vocab_size: int = values["vocab_size"]
-        self.hidden_size: int = values["hidden_size"]
-        self.num_hidden_layers: int = values["num_hidden_layers"]
-        self.num_attention_heads: int = values["num_attention_heads"]
-        self.intermediate_size: int = values["intermediate_size"]
-        self.max_position_embeddings: int = values["max_position_embeddings"]
-        self.type_vocab_size: int = values["type_vocab_size"]
+        self.vocab_size = _size(values, "vocab_size")
+        self.hidden_size = _size(values, "hidden_size")
+        self.num_hidden_layers = _size(values, "num_hidden_layers")
+        self.num_attention_heads = _size(values, "num_attention_heads")
+        self.intermediate_size = _size(values, "intermediate_size")
+        self.max_position_embeddings = _size(values, "max_position_embeddings")
+        self.type_vocab_size = _size(values, "type_vocab_size")
         self.layer_norm_eps: float = values["layer_norm_eps"]
+        if not 0 < self.layer_norm_eps < 1:
+            raise ValueError(f"layer_norm_eps is {self.layer_norm_eps}")
         if self.hidden_size % self.num_attention_heads:
             raise ValueError("num_attention_heads does not divide hidden_size")
 
     def to_dict(self) -> dict[str, Any]:
         return dict(self.values)
+
+
+def _size(values: dict[str, Any], name: str) -> int:
+    size = values[name]
+    if type(size) is not int or size < 1:  # True is an int, too
+        raise ValueError(f"{name} is {str(size)[:50]}, expected a positive number")
+    return size
 
 
 class BertOutput(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,8 @@ import numpy as np
 
 from diffusionner.errors import CheckpointError
 from diffusionner.storage.config import read_config
+
+MAX_SUM = 3.0  # of three probabilities
 
 
 @dataclass(frozen=True)
@@ -43,24 +45,33 @@ class Calibration:
     def from_dict(cls, values: Any, labels: Sequence[str], origin: str) -> Calibration:
         """Read and check the calibration in config.json."""
         try:
-            sums = tuple(float(x) for x in values["sums"])
-            probabilities = tuple(float(x) for x in values["probabilities"])
-            thresholds = {str(k): float(v) for k, v in values["thresholds"].items()}
+            sums = _numbers(values["sums"], MAX_SUM)
+            probabilities = _numbers(values["probabilities"], 1)
+            thresholds = values["thresholds"]
+            thresholds = dict(zip(thresholds, _numbers(thresholds.values(), 1), strict=True))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(
-                f"{origin}: 'calibration' needs lists of numbers 'sums' and 'probabilities' and "
-                "a table 'thresholds'; run `diffusionner calibrate` again"
+                f"{origin}: 'calibration' needs lists of numbers 'sums' (0 to 3) and "
+                "'probabilities' (0 to 1) and a table 'thresholds' (0 to 1); run `diffusionner "
+                "calibrate` again"
             ) from error
         ascending = len(sums) == len(probabilities) > 0 and bool(
             (np.diff(sums) > 0).all() and (np.diff(probabilities) >= 0).all()
         )
-        within = all(0 <= p <= 1 for p in (*probabilities, *thresholds.values()))
-        if not (ascending and within and set(thresholds) == set(labels)):
+        if not (ascending and set(thresholds) == set(labels)):
             raise CheckpointError(
-                f"{origin}: 'calibration' must be ascending, lie between 0 and 1, and have a "
-                "threshold for each label; run `diffusionner calibrate` again"
+                f"{origin}: 'calibration' must be ascending and have a threshold for each label; "
+                "run `diffusionner calibrate` again"
             )
         return cls(sums, probabilities, thresholds)
+
+
+def _numbers(values: Iterable[Any], high: float) -> tuple[float, ...]:
+    """Return values as floats; raise ValueError unless all are numbers between 0 and `high`."""
+    numbers = tuple(values)
+    if not all(type(x) in (int, float) and 0 <= x <= high for x in numbers):  # false for NaN
+        raise ValueError("not a number, or out of range")
+    return tuple(map(float, numbers))
 
 
 def load_calibration(folder: Path) -> Calibration | None:

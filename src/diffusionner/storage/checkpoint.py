@@ -2,28 +2,55 @@
 
 from __future__ import annotations
 
+import math
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from diffusionner.batching.subwords import BACKEND_FILE, SubwordTokenizer
+from diffusionner.batching.subwords import (
+    BACKEND_FILE,
+    NAMES_FILE,
+    SubwordTokenizer,
+    parse_backend,
+)
 from diffusionner.errors import CheckpointError, WriteError
-from diffusionner.files import bytes_writer, to_json, write_all_or_none
+from diffusionner.files import (
+    Writer,
+    bytes_writer,
+    file_digest,
+    open_regular,
+    read_bounded,
+    write_all_or_none,
+)
 from diffusionner.methods import network_class
 from diffusionner.model import bert
 from diffusionner.model.base import Network
 from diffusionner.model.encoder import Transformer
 from diffusionner.settings import Settings
 from diffusionner.storage.calibration import Calibration
-from diffusionner.storage.config import new_config, read_config
-from diffusionner.storage.packing import pack, read_tensors, unpack
+from diffusionner.storage.config import WEIGHTS, check_files, config_bytes, new_config, read_config
+from diffusionner.storage.packing import (
+    FLOATS,
+    SCALE,
+    StoredTensor,
+    pack,
+    read_header,
+    read_tensors,
+    unpack,
+)
+
+BYTES_PER_SUBWORD = 500  # in tokenizer.json; real ones have up to 200
+MAX_NUMBER = 2**20  # in an encoder's config, beside the sizes of its tensors
+MIN_VOCABULARY = 0.9  # share of the encoder's embeddings that its tokenizer uses
 
 
 def save(
@@ -33,20 +60,34 @@ def save(
     settings: Settings,
     calibration: Calibration | None = None,
     precision: str = "float32",
+    self_test: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a model folder: all of its files or none."""
+    """Write a model folder: all of its files or none.
+
+    self_test: what `inference.self_test.record` returns.
+    """
     encoder_config = network.encoder.transformer.config.to_dict()
     # Settings record where the encoder came from; these depend on the machine or the run.
     for name in ("_name_or_path", "dtype", "torch_dtype", "transformers_version"):
         encoder_config.pop(name, None)
     values = None if calibration is None else calibration.to_dict()
     config = new_config(network.labels, settings, values) | {"encoder_config": encoder_config}
-    files = {**tokenizer_files(tokenizer), "config.json": to_json(config)}
-    writers = {folder / name: bytes_writer(content) for name, content in files.items()}
-    writers[folder / "model.safetensors"] = tensor_writer(
-        pack(network.state_dict(), precision), {"format": "pt"}
-    )
-    write_all_or_none(writers)
+    if self_test is not None:
+        config["self_test"] = self_test
+    parts = {name: bytes_writer(content) for name, content in tokenizer_files(tokenizer).items()}
+    weights = pack(network.state_dict(), precision)
+    parts[WEIGHTS] = tensor_writer(weights, {"format": "pt"})
+    digests: dict[str, Any] = {}
+
+    def write_part(name: str, temporary: Path) -> None:
+        parts[name](temporary)
+        digests[name] = file_digest(temporary)
+
+    def write_config(temporary: Path) -> None:
+        temporary.write_bytes(config_bytes({**config, "files": digests}))
+
+    writers: dict[Path, Writer] = {folder / name: partial(write_part, name) for name in parts}
+    write_all_or_none({**writers, folder / "config.json": write_config})  # in this order
 
 
 def tokenizer_files(tokenizer: SubwordTokenizer) -> dict[str, bytes]:
@@ -78,8 +119,17 @@ def tensor_writer(
     return write
 
 
-class _SkipInit(TorchFunctionMode):
-    """Leave weights uninitialised: random ones take time, and are replaced right away."""
+class _Building(TorchFunctionMode):
+    """Build a network without initial weights, and no larger than its weights file.
+
+    Random weights take time, and are replaced right away. Uninitialised memory is not used yet, so
+    a config.json that asks for a huge network is refused before it takes any.
+    """
+
+    def __init__(self, stored: Mapping[str, StoredTensor]) -> None:
+        super().__init__()
+        self.calls = 100 + 50 * len(stored)
+        self.elements = 2**26 + 2 * sum(math.prod(one.shape) for one in stored.values())
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -87,7 +137,13 @@ class _SkipInit(TorchFunctionMode):
         kwargs = kwargs or {}
         if getattr(func, "__module__", None) == nn.init.__name__:
             return kwargs["tensor"] if "tensor" in kwargs else args[0]
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        self.calls -= 1
+        if func is torch.empty:
+            self.elements -= result.numel()
+        if self.calls < 0 or self.elements < 0:
+            raise ValueError("it describes a larger network than the weights file holds")
+        return result
 
 
 def load(folder: str | Path) -> tuple[Network, SubwordTokenizer, Settings]:
@@ -95,8 +151,11 @@ def load(folder: str | Path) -> tuple[Network, SubwordTokenizer, Settings]:
     folder = Path(folder)
     config = read_config(folder, "encoder_config")
     settings = Settings.from_dict(config["settings"], str(folder / "config.json"))
+    weights = folder / WEIGHTS
+    stored = read_header(weights)
     try:
-        with _SkipInit():
+        _check_numbers(config["encoder_config"], stored)
+        with _Building(stored):
             transformer: Transformer
             if bert.is_supported(config["encoder_config"]):
                 transformer = bert.Bert(config["encoder_config"])
@@ -105,42 +164,100 @@ def load(folder: str | Path) -> tuple[Network, SubwordTokenizer, Settings]:
 
                 transformer = build_encoder(config["encoder_config"])
             network = network_class(settings.method)(transformer, config["labels"], settings)
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+    except Exception as error:  # a damaged config can raise anything
         raise CheckpointError(
-            f"{folder / 'config.json'}: the installed transformers cannot build a network from it "
-            f"({error}); update transformers or restore the file from a good copy"
+            f"{folder / 'config.json'}: no network can be built from it ({_reason(error)}); "
+            "restore the file from a good copy, or update transformers"
         ) from error
-    load_weights(network, folder / "model.safetensors", assign=True)
+    _check_shapes(network, stored, weights)
+    check_files(folder, config)
+    load_weights(network, weights, assign=True)
     return network.eval(), _read_tokenizer(folder, transformer), settings
+
+
+def _reason(error: Exception) -> str:
+    """Return the first line of an error, shortened."""
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0][:200]}"
+
+
+def _check_numbers(values: Any, stored: Mapping[str, StoredTensor]) -> None:
+    """Raise ValueError for a number in an encoder's config that no encoder of this file can have.
+
+    Most are sizes of tensors; a few, such as the range of rotary positions, are not.
+    """
+    largest = max((size for one in stored.values() for size in one.shape), default=0)
+    limit = max(largest, MAX_NUMBER)
+    queue = [("encoder_config", values)]
+    while queue:
+        name, value = queue.pop()
+        if isinstance(value, dict):
+            queue += value.items()
+        elif isinstance(value, list):
+            queue += ((name, one) for one in value)
+        elif isinstance(value, int) and abs(value) > limit:
+            raise ValueError(f"{name} is {value:.3g}, more than the weights file allows")
 
 
 def _read_tokenizer(folder: Path, transformer: Transformer) -> SubwordTokenizer:
     # Without this file, transformers would build a tokenizer with an empty vocabulary.
     if not (folder / BACKEND_FILE).exists():
         raise CheckpointError(f"{folder} has no {BACKEND_FILE}; copy the whole folder again")
-    if isinstance(transformer, bert.Bert):
-        with suppress(OSError, ValueError):  # transformers may still be able to read it
-            return SubwordTokenizer.read(folder, transformer.config.max_position_embeddings)
-    from diffusionner.storage.encoders import load_tokenizer, position_limit
-
     try:
-        return load_tokenizer(folder, position_limit(transformer.config), offline=True)
+        tokenizer = _load_tokenizer(folder, transformer)
+        largest = max(tokenizer.backend.get_vocab().values(), default=0)
     except Exception as error:  # a damaged file can raise anything
         raise CheckpointError(
-            f"the tokenizer in {folder} cannot be read ({error}); copy the whole folder again"
+            f"the tokenizer in {folder} cannot be read ({_reason(error)}); copy the whole folder "
+            "again"
         ) from error
+    rows = transformer.config.vocab_size
+    if not MIN_VOCABULARY * rows <= largest + 1 <= rows:
+        raise CheckpointError(
+            f"the tokenizer in {folder} has {largest + 1} subwords, but the encoder {rows}; it "
+            "comes from another model. Copy the whole folder again"
+        )
+    return tokenizer
+
+
+def _load_tokenizer(folder: Path, transformer: Transformer) -> SubwordTokenizer:
+    size = 2**20 + BYTES_PER_SUBWORD * transformer.config.vocab_size
+    backend = read_bounded(folder / BACKEND_FILE, size)
+    if isinstance(transformer, bert.Bert) and (folder / NAMES_FILE).exists():
+        return SubwordTokenizer.read(folder, transformer.config.max_position_embeddings)
+    from diffusionner.storage.encoders import load_tokenizer, position_limit
+
+    parse_backend(backend)
+    for file in folder.iterdir():  # transformers would wait for a pipe
+        if not file.is_dir():
+            open_regular(file, sys.maxsize).close()
+    return load_tokenizer(folder, position_limit(transformer.config), offline=True)
 
 
 def load_weights(network: Network, path: Path, assign: bool = False) -> None:
     """Load weights into a network. assign: use the tensors from the file instead of copying."""
-    tensors = unpack(read_tensors(path), str(path))
+    _check_shapes(network, read_header(path), path)
+    network.load_state_dict(unpack(read_tensors(path), str(path)), assign=assign)
+
+
+def _check_shapes(network: Network, stored: Mapping[str, StoredTensor], path: Path) -> None:
+    """Raise CheckpointError unless the file has the tensors of the network."""
+
+    def fits(name: str, tensor: Tensor) -> bool:
+        dtype, shape = stored[name]
+        if dtype == "I8" and tensor.is_floating_point():
+            dtype = stored.get(name + SCALE, stored[name]).dtype
+        floats = dtype in FLOATS
+        return shape == tuple(tensor.shape) and floats == tensor.is_floating_point()
+
+    scales = {name + SCALE for name in stored}
     expected = network.state_dict()
-    wrong = sorted(expected.keys() ^ tensors.keys()) or sorted(
-        name for name in expected if expected[name].shape != tensors[name].shape
+    wrong = sorted(expected.keys() ^ (stored.keys() - scales)) or sorted(
+        name for name, tensor in expected.items() if not fits(name, tensor)
     )
     if wrong:
         raise CheckpointError(
             f"{path} does not match its config.json ({len(wrong)} tensors differ, first "
-            f"'{wrong[0]}'); the two files come from different models. Copy the whole folder again"
+            f"'{wrong[0][:100]}'); the two files come from different models. Copy the whole folder "
+            "again"
         )
-    network.load_state_dict(tensors, assign=assign)

@@ -5,20 +5,28 @@ This is a storage format only: a loaded model computes in float32.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
 from diffusionner.errors import CheckpointError, SettingsError, nearest
+from diffusionner.files import open_regular
 
 PRECISIONS = ("float32", "float16", "int8")
 SCALE = ".scale"  # the scales of an int8 matrix 'name' are 'name.scale'
 MAX_INT8 = 127
 MIN_SIZE = 4096  # smaller matrices are stored as float16
+# Larger weights are damage. Those of trained networks stay below a few hundred, and float16, in
+# which models are stored and LSTMs run on a GPU, ends here.
+MAX_WEIGHT = 65504.0
+MAX_HEADER = 4_000_000  # bytes; 150 per tensor
+FLOATS = ("F64", "F32", "F16", "BF16")
 
 
 def pack(tensors: Mapping[str, Tensor], precision: str) -> dict[str, Tensor]:
@@ -41,13 +49,22 @@ def pack(tensors: Mapping[str, Tensor], precision: str) -> dict[str, Tensor]:
 
 
 def unpack(packed: Mapping[str, Tensor], origin: str) -> dict[str, Tensor]:
-    """Convert stored tensors to float32."""
+    """Convert stored tensors to float32; raise CheckpointError for weights that are no numbers."""
     tensors: dict[str, Tensor] = {}
     for name, tensor in packed.items():
+        if tensor.is_floating_point() and tensor.numel():
+            low, high = torch.aminmax(tensor)  # NaN if any is
+            if not (low >= -MAX_WEIGHT and high <= MAX_WEIGHT):
+                raise CheckpointError(
+                    f"{origin}: '{name}' has weights that are not finite or absurdly large "
+                    f"({low.item():g} to {high.item():g}); the model is damaged or its training "
+                    "diverged. Restore the file from a good copy or train again"
+                )
         if name.endswith(SCALE) and name.removesuffix(SCALE) in packed:
             continue
         if tensor.dtype == torch.int8:
-            if (scale := packed.get(name + SCALE)) is None or len(scale) != len(tensor):
+            scale = packed.get(name + SCALE)
+            if scale is None or tensor.dim() != 2 or scale.shape != tensor.shape[:1]:
                 raise CheckpointError(
                     f"{origin}: '{name}' lacks a scale for each of its rows; copy the file again"
                 )
@@ -56,11 +73,37 @@ def unpack(packed: Mapping[str, Tensor], origin: str) -> dict[str, Tensor]:
     return tensors
 
 
+class StoredTensor(NamedTuple):
+    """What the header of a file says about a tensor."""
+
+    dtype: str  # as safetensors names it: "F32", "I8" …
+    shape: tuple[int, ...]
+
+
+def read_header(path: Path) -> dict[str, StoredTensor]:
+    """Return the tensors that a file has, without reading them.
+
+    The sizes are those of the file, so whoever compares them first need not trust config.json.
+    """
+    try:
+        with open_regular(path, sys.maxsize) as file:
+            if int.from_bytes(file.read(8), "little") > MAX_HEADER:
+                raise OSError("its header is too long")
+        with safe_open(path, "pt") as tensors:
+            slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
+            return {n: StoredTensor(s.get_dtype(), tuple(s.get_shape())) for n, s in slices.items()}
+    except (OSError, SafetensorError) as error:
+        raise _unreadable(path, error) from error
+
+
 def read_tensors(path: Path) -> dict[str, Tensor]:
+    read_header(path)
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:
-        what = "is missing" if isinstance(error, FileNotFoundError) else "is truncated or damaged"
-        raise CheckpointError(
-            f"{path} {what} ({error}); restore it from a good copy or train again"
-        ) from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> CheckpointError:
+    what = "is missing" if isinstance(error, FileNotFoundError) else "is truncated or damaged"
+    return CheckpointError(f"{path} {what} ({error}); restore it from a good copy or train again")

@@ -11,7 +11,8 @@ from typing import Any
 import yaml
 
 from diffusionner.errors import CheckpointError
-from diffusionner.storage.config import CARD, read_config
+from diffusionner.files import read_bounded
+from diffusionner.storage.config import CARD, MAX_CONFIG, read_config
 
 ENTRY_POINTS = "diffusionner.models"  # each value is the package that holds a model's files
 DEFAULT = "en"
@@ -77,11 +78,12 @@ def describe(name: str, folder: Path) -> dict[str, Any]:
 def front_matter(card: Path) -> dict[str, Any]:
     """Return the YAML front matter of a model card; empty if there is none."""
     try:
-        match = re.match(r"---\n(.*?\n)---\n", card.read_text(encoding="utf-8"), re.DOTALL)
+        text = read_bounded(card, MAX_CONFIG).decode().replace("\r\n", "\n")
+        match = re.match(r"---\n(.*?\n)---\n", text, re.DOTALL)
         values = yaml.safe_load(match[1]) if match else {}
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
         raise CheckpointError(f"cannot read {card}: {error}") from error
     return values if isinstance(values, dict) else {}
 

@@ -23,6 +23,7 @@ from diffusionner.diffusion import mix_keys
 from diffusionner.errors import CheckpointError, TrainingDiverged, WriteError
 from diffusionner.evaluation import Report, score_sentences
 from diffusionner.files import write_bytes
+from diffusionner.inference import self_test
 from diffusionner.inference.decoding import ScoreRule, to_spans
 from diffusionner.methods import network_class, objective_class
 from diffusionner.model.base import Network
@@ -300,7 +301,9 @@ class Trainer:
         if improved:
             self.progress.best_epoch = epoch
             if self.accelerator.is_main_process:
-                checkpoint.save(self.output, network, self.tokenizer, settings, calibration)
+                model = network, self.tokenizer, settings
+                test = self_test.record_torch(*model)
+                checkpoint.save(self.output, *model, calibration, self_test=test)
         self.reporter.epoch(self.progress.step, epoch, {**record, "best": self.progress.best_epoch})
 
     def _score_test(self) -> Report:

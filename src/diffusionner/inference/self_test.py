@@ -1,0 +1,178 @@
+"""The self-test of a model: a sentence and what the model found in it when it was saved.
+
+Digests notice files that changed since. The self-test notices everything else: weights that were
+broken before they were written, another release or processor that computes something else, or a
+config.json that fits the weights and does not belong to them.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from diffusionner.batching import EncodedCorpus
+from diffusionner.batching.subwords import SubwordTokenizer
+from diffusionner.corpus import Sentence
+from diffusionner.diffusion import AUTO
+from diffusionner.errors import CheckpointError
+from diffusionner.inference.engine import Engine
+from diffusionner.inference.stream import PredictionTask
+from diffusionner.settings import Settings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from diffusionner.model.base import Network
+
+# Fixed, so that no training data gets into a model. People, places and dates, other scripts, and
+# biology: even a model that finds nothing here gives its candidates probabilities.
+SENTENCE = (
+    "Ada Lovelace met Charles Babbage of the Royal Society in London on 5 June 1833 ; "
+    "Москва , 東京 : IL-2 gene expression in human T cells ."
+)
+MAX_WORDS, MAX_SPANS = 100, 64
+# Mean difference of summed probabilities, which reach 3. Other processors change them by 1e-5,
+# bf16 by 0.001, a zeroed weight matrix by 0.002 to 1.
+TOLERANCE, LOW_PRECISION_TOLERANCE = 0.02, 0.1
+UNSTABLE = 0.05  # a word is left out if rounding the weights to bf16 changes its sum by more
+
+
+def record(
+    engine: Engine, other: Engine, subwords: SubwordTokenizer, settings: Settings
+) -> dict[str, Any]:
+    """Return the self-test of a model, as config.json stores it.
+
+    other: the same model with other rounding errors. Words on which the two differ are left out:
+    a processor with other rounding errors might differ there as well.
+    """
+    words = SENTENCE.split()
+    (labels, sums), answer = (_answer(one, subwords, settings, words) for one in (engine, other))
+    stable = _differences(labels, sums, *answer) <= UNSTABLE
+    kept = [round(float(x), 3) if s else None for x, s in zip(sums, stable, strict=True)]
+    return {"words": words, "labels": labels, "sums": kept}
+
+
+def record_torch(
+    network: Network, subwords: SubwordTokenizer, settings: Settings, precision: str = "float32"
+) -> dict[str, Any]:
+    """Return the self-test of a network whose weights are stored in a precision."""
+    import torch
+
+    from diffusionner.inference.torch_engine import TorchEngine
+    from diffusionner.storage.packing import pack, unpack
+
+    network = copy.deepcopy(network).to("cpu", torch.float32).eval()
+    if network.encoder.lstm is not None:
+        network.encoder.lstm.run_in_parallel = None  # needs a GPU
+    stored = unpack(pack(network.state_dict(), precision), "the network")
+    network.load_state_dict(stored)
+    other = copy.deepcopy(network)
+    other.load_state_dict({name: _rounded(tensor) for name, tensor in stored.items()})
+    return record(TorchEngine(network), TorchEngine(other), subwords, settings)
+
+
+def _rounded(tensor: Tensor) -> Tensor:
+    return tensor.bfloat16().float() if tensor.is_floating_point() else tensor
+
+
+def check(
+    engine: Engine,
+    subwords: SubwordTokenizer,
+    settings: Settings,
+    expected: Any,
+    tolerance: float,
+    folder: Path,
+) -> None:
+    """Raise CheckpointError unless a model gives the answer of its self-test.
+
+    A model that was saved without one (None) must only be able to read the sentence.
+    """
+    stored: Any = {"words": SENTENCE.split()} if expected is None else expected
+    if not _is_valid(stored, engine.labels):
+        raise CheckpointError(
+            f"{folder}: 'self_test' in config.json is damaged; copy the whole folder again"
+        )
+    try:
+        labels, sums = _answer(engine, subwords, settings, stored["words"])
+    except Exception as error:  # a damaged model can raise anything
+        reason = (str(error).strip().splitlines() or [""])[0][:200]
+        raise CheckpointError(
+            f"{folder}: the model cannot read a sentence ({type(error).__name__}: {reason}); copy "
+            "the whole folder again, or save or export the model again"
+        ) from error
+    if not np.isfinite(sums).all():
+        raise CheckpointError(
+            f"{folder}: the model computes probabilities that are no numbers; its weights are "
+            "damaged. Copy the whole folder again, or train again"
+        )
+    if expected is None:
+        return
+    then = np.array([np.nan if x is None else x for x in stored["sums"]], dtype=float)
+    compared = np.isfinite(then)
+    differences = _differences(stored["labels"], then, labels, sums)
+    if compared.any() and differences[compared].mean() > tolerance:
+        worst = int(np.where(compared, differences, -1).argmax())
+        raise CheckpointError(
+            f"{folder} fails its self-test: for '{stored['words'][worst]}' it found "
+            f"{stored['labels'][worst]} with {then[worst]:.3f} when it was saved, and "
+            f"{labels[worst]} with {sums[worst]:.3f} now (mean difference of all words "
+            f"{differences[compared].mean():.3f}, allowed {tolerance}). A file is damaged or from "
+            "another model, or this release or device computes something else. Copy the whole "
+            "folder again, or train or export again"
+        )
+
+
+def _is_valid(stored: Any, known: list[str]) -> bool:
+    if not isinstance(stored, Mapping):
+        return False
+    words = stored.get("words")
+    if not isinstance(words, list) or not 0 < len(words) <= MAX_WORDS:
+        return False
+    none = [None] * len(words)
+    labels, sums = stored.get("labels", none), stored.get("sums", none)
+    return (
+        isinstance(labels, list)
+        and isinstance(sums, list)
+        and len(words) == len(labels) == len(sums)
+        and all(isinstance(word, str) and 0 < len(word) <= MAX_WORDS for word in words)
+        and all(label is None or label in known for label in labels)
+        and all(x is None or type(x) in (int, float) for x in sums)
+    )
+
+
+def _answer(
+    engine: Engine, subwords: SubwordTokenizer, settings: Settings, words: list[str]
+) -> tuple[list[str | None], np.ndarray]:
+    """Return the label and the summed probability of the best candidate that covers each word.
+
+    Candidates are taken as they are, even where no-entity (None) is likelier: thresholds and
+    calibration may change, and what a model does not find tells as much about its weights.
+    """
+    inference = settings.inference
+    spans = inference.spans if inference.spans == AUTO else min(int(inference.spans), MAX_SPANS)
+    corpus = EncodedCorpus([Sentence(words)], subwords, settings.encoder)
+    windows = np.arange(len(corpus))
+    inference = replace(inference, steps=1, spans=spans)
+    found = PredictionTask(corpus, [0]).launch(engine, windows, inference)()
+    offset = corpus.windows.offset[:, None, None]  # found: [B, 1, K]
+    place = np.arange(len(words))[:, None, None, None]
+    covers = (found.left + offset <= place) & (place <= found.right + offset) & found.slots
+    sums = np.where(covers, found.summed_probability, 0.0).reshape(len(words), -1)  # [M, B·K]
+    best = sums.argmax(1)
+    types = [*engine.labels, None]
+    labels = [types[type_id] for type_id in found.type_id.ravel()[best].tolist()]
+    sums = sums[np.arange(len(words)), best]
+    return [label if x else None for label, x in zip(labels, sums, strict=True)], sums
+
+
+def _differences(
+    labels: list[str | None], sums: np.ndarray, other_labels: list[str | None], others: np.ndarray
+) -> np.ndarray:
+    """Return how far two answers are apart on each word; other labels count as all of it."""
+    same = np.array([a == b for a, b in zip(labels, other_labels, strict=True)])
+    return np.where(same, np.abs(sums - others), np.maximum(sums, others))
