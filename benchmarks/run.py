@@ -29,9 +29,10 @@ from diffusionner.cli.options import ProgressCallback
 from diffusionner.corpus import Sentence
 from diffusionner.data.fingerprint import fingerprint
 from diffusionner.errors import SettingsError
+from diffusionner.model.encoder import position_limit
 from diffusionner.settings import Settings
 from diffusionner.storage.config import read_config
-from diffusionner.storage.encoders import load_encoder, load_tokenizer, position_limit
+from diffusionner.storage.encoders import load_encoder, load_tokenizer
 
 CALLS = 100  # of a single sentence
 SHORT = 20  # words of that sentence
@@ -253,7 +254,7 @@ def _encoder_folder(subjects: Sequence[Subject], scratch: Path) -> Path | None:
         if not trained:
             return None
         transformer = load_encoder(str(trained[0].folder))
-        tokenizer = load_tokenizer(trained[0].folder, position_limit(transformer.config))
+        tokenizer = load_tokenizer(trained[0].folder, position_limit(transformer))
         shapes.write_pretrained(transformer, tokenizer.hf, folder)
     return folder
 

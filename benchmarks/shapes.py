@@ -16,8 +16,9 @@ from diffusionner.errors import DataError, SettingsError, nearest
 from diffusionner.inference.pipeline import DiffusionNER
 from diffusionner.inference.torch_engine import TorchEngine
 from diffusionner.methods import network_class
+from diffusionner.model.encoder import position_limit
 from diffusionner.settings import Settings
-from diffusionner.storage.encoders import load_encoder, load_tokenizer, position_limit
+from diffusionner.storage.encoders import load_encoder, load_tokenizer
 
 # Layers, hidden size, attention heads, feed-forward size, vocabulary.
 SHAPES = {
@@ -80,7 +81,7 @@ def write_model(encoder: Path, sentences: Sequence[Sentence], settings: Settings
     method = network_class(settings.method)
     settings = method.resolve_settings(settings, sentences)
     network = method(transformer, labels, settings)
-    tokenizer = load_tokenizer(encoder, position_limit(transformer.config))
+    tokenizer = load_tokenizer(encoder, position_limit(transformer))
     DiffusionNER(TorchEngine(network), tokenizer, settings).save_pretrained(to)
 
 

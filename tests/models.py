@@ -15,9 +15,10 @@ from diffusionner.corpus import Sentence
 from diffusionner.diffusion import Candidates
 from diffusionner.inference.decoding import ScoreRule
 from diffusionner.inference.torch_engine import TorchEngine
+from diffusionner.model.encoder import position_limit
 from diffusionner.model.network import DenoisingNetwork
 from diffusionner.settings import Settings
-from diffusionner.storage.encoders import load_encoder, load_tokenizer, position_limit
+from diffusionner.storage.encoders import load_encoder, load_tokenizer
 from reproduce.rivals.autoregressive import Generator
 
 LABELS = ["FAC", "GPE", "PER"]
@@ -61,7 +62,7 @@ def lively_model(encoder_folder: Path, *changes: str) -> DiffusionNER:
         if decoder.initializer is not None:  # some spans are likely, most are not
             decoder.initializer.project.weight *= 5
             decoder.initializer.project.bias[-1] -= 5
-    limit = position_limit(transformer.config)
+    limit = position_limit(transformer)
     tokenizer = load_tokenizer(encoder_folder, limit)
     return DiffusionNER(TorchEngine(network.eval()), tokenizer, settings)
 

@@ -21,7 +21,7 @@ from diffusionner.data.findings import KINDS, Findings, Severity
 from diffusionner.data.fingerprint import fingerprint
 from diffusionner.errors import DataError
 from diffusionner.inference.decoding import DecodedEntity, merge_candidates, resolve_overlaps
-from diffusionner.settings import Settings
+from diffusionner.settings import EncoderSettings, Settings
 from models import candidates_of, everything
 
 
@@ -246,13 +246,13 @@ def test_kinds_are_sorted_by_severity():
 @pytest.fixture(scope="module")
 def tokenizer(encoder_folder):
     """128 positions, a subword a character."""
-    tokenizer = load_local_tokenizer(str(encoder_folder))
+    tokenizer = load_local_tokenizer(EncoderSettings(str(encoder_folder)))
     assert tokenizer is not None
     return tokenizer
 
 
 def test_tokenizer_that_is_not_here():
-    assert load_local_tokenizer("nobody/has-this") is None
+    assert load_local_tokenizer(EncoderSettings("nobody/has-this")) is None
 
 
 def test_room_is_what_settings_and_encoder_allow(tokenizer):

@@ -66,6 +66,9 @@ class EncoderSettings:
         None, "Size h of H_S; null: the encoder's hidden size.", 2, 100_000
     )
     dropout: float = setting(0.1, "Dropout rate on the word states.", 0.0, 0.9)
+    cased: bool | None = setting(
+        None, "Keep capitals (true) or lower-case (false); null: as the encoder's files say."
+    )
 
 
 @dataclass(frozen=True)
@@ -230,9 +233,7 @@ class Settings:
             if name == "encoder" and not section:
                 section, name = name, "name"
             target = values.get(section) if section else values
-            known = section == "options" or (
-                isinstance(target, dict) and name in target and name not in SECTIONS
-            )
+            known = section == "options" or f"{section}.{name}".lstrip(".") in setting_names()
             if not known or not isinstance(target, dict):
                 raise SettingsError(f"unknown setting '{key}'; {nearest(key, setting_names())}")
             try:
@@ -268,7 +269,10 @@ class Settings:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        values = dataclasses.asdict(self)
+        if self.encoder.cased is None:  # release 0.1, which does not know it, can read the rest
+            del values["encoder"]["cased"]
+        return values
 
     def check(self, origin: str = "settings") -> None:
         """Raise SettingsError for values that do not go together."""

@@ -181,7 +181,9 @@ class SubwordTokenizer:
         bare = backend.encode("a", add_special_tokens=False).ids
         full = backend.encode("a").ids
         at = next(i for i in range(len(full)) if full[i : i + len(bare)] == bare)
-        return cls(backend, limit, full[:at], full[at + len(bare) :], pad or 0, unknown or pad or 0)
+        pad = 0 if pad is None else pad
+        unknown = pad if unknown is None else unknown
+        return cls(backend, limit, full[:at], full[at + len(bare) :], pad, unknown)
 
     def __post_init__(self) -> None:
         self.special_count = len(self.prefix) + len(self.suffix)

@@ -132,10 +132,19 @@ class EncoderGraph(_Graph):
         lengths: Tensor,
         characters: Tensor,
     ) -> tuple[Tensor, ...]:
-        mask = attention.bool()[:, None, None]
         none, nothing = lengths.new_zeros(0), np.zeros(0, dtype=np.int64)
         batch = Batch(
-            subwords, mask, word_of, first, lengths, characters, none, none, none, nothing, nothing
+            subwords,
+            attention,
+            word_of,
+            first,
+            lengths,
+            characters,
+            none,
+            none,
+            none,
+            nothing,
+            nothing,
         )
         sentence = self.network.prepare(batch)
         layers = [pair for pair in sentence.keys_values if pair is not None]

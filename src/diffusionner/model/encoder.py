@@ -23,6 +23,16 @@ if TYPE_CHECKING:
 Transformer: TypeAlias = "PreTrainedModel | Bert"
 
 
+def position_limit(transformer: Transformer) -> int:
+    """Return how many subwords an encoder has positions for."""
+    for name, module in transformer.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+            # The positions of RoBERTa and others start after that of padding.
+            before = 0 if module.padding_idx is None else module.padding_idx + 1
+            return module.num_embeddings - before
+    return int(getattr(transformer.config, "max_position_embeddings", None) or 512)
+
+
 @dataclass
 class SentenceEncoding:
     """H_S and the words it covers."""
@@ -33,6 +43,9 @@ class SentenceEncoding:
 
 
 CHARACTER_SIZE = 48  # of a character embedding
+# Encoders whose layers all attend to everything but padding. They can do with one mask made here;
+# the others make theirs from a 2-D mask: a sliding window, or numbers added to the scores.
+_ONE_MASK = ("bert", "camembert", "distilbert", "electra", "roberta", "xlm-roberta")
 
 
 class CharacterFeatures(nn.Module):
@@ -106,6 +119,9 @@ class SentenceEncoder(nn.Module):
     def __init__(self, transformer: Transformer, settings: EncoderSettings) -> None:
         super().__init__()
         self.transformer = transformer
+        config = transformer.config
+        attention = getattr(config, "_attn_implementation", None)  # sdpa takes a mask of bool
+        self.one_mask = config.model_type in _ONE_MASK and attention == "sdpa"
         self.pooling = settings.pooling
         size = transformer.config.hidden_size
         self.hidden_size = settings.hidden_size or size
@@ -128,7 +144,7 @@ class SentenceEncoder(nn.Module):
     def pooled(self, batch: Batch[Tensor]) -> Tensor:
         """Run the pretrained part: return word states [B, M, size of the transformer]."""
         mask = batch.attention
-        if mask.is_cuda and mask.dim() == 2:
+        if self.one_mask and (mask.is_cuda or torch.compiler.is_exporting()):
             # For a 2-D mask, transformers would synchronise to see if it masks anything.
             mask = mask.bool()[:, None, None]
         subwords = self.transformer(input_ids=batch.subwords, attention_mask=mask).last_hidden_state

@@ -34,7 +34,7 @@ from diffusionner.files import (
 from diffusionner.methods import network_class
 from diffusionner.model import bert
 from diffusionner.model.base import Network
-from diffusionner.model.encoder import Transformer
+from diffusionner.model.encoder import Transformer, position_limit
 from diffusionner.settings import Settings
 from diffusionner.storage.calibration import Calibration
 from diffusionner.storage.config import WEIGHTS, check_files, config_bytes, new_config, read_config
@@ -223,15 +223,16 @@ def _read_tokenizer(folder: Path, transformer: Transformer) -> SubwordTokenizer:
 def _load_tokenizer(folder: Path, transformer: Transformer) -> SubwordTokenizer:
     size = 2**20 + BYTES_PER_SUBWORD * transformer.config.vocab_size
     backend = read_bounded(folder / BACKEND_FILE, size)
-    if isinstance(transformer, bert.Bert) and (folder / NAMES_FILE).exists():
-        return SubwordTokenizer.read(folder, transformer.config.max_position_embeddings)
-    from diffusionner.storage.encoders import load_tokenizer, position_limit
+    limit = position_limit(transformer)
+    if (folder / NAMES_FILE).exists():
+        return SubwordTokenizer.read(folder, limit)
+    from diffusionner.storage.encoders import load_tokenizer
 
     parse_backend(backend)
     for file in folder.iterdir():  # transformers would wait for a pipe
         if not file.is_dir():
             open_regular(file, sys.maxsize).close()
-    return load_tokenizer(folder, position_limit(transformer.config), offline=True)
+    return load_tokenizer(folder, limit, offline=True)
 
 
 def load_weights(network: Network, path: Path, assign: bool = False) -> None:

