@@ -1,4 +1,4 @@
-"""Folders of pretrained encoders: those that cannot be used, and those that leave questions open."""
+"""Folders of pretrained encoders: unusable ones, and those that leave questions open."""
 
 from __future__ import annotations
 
