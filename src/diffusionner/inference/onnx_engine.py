@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
@@ -64,6 +65,7 @@ class OnnxEngine:
         self.denoiser = _Graph(folder / DENOISER_FILE)
         self.threads = available_cores()
         self.workers = ThreadPoolExecutor(self.threads)
+        _ENGINES.add(self)
 
     def launch(
         self, batch: Batch[np.ndarray], start: ReverseStart[np.ndarray], settings: InferenceSettings
@@ -122,6 +124,19 @@ class OnnxEngine:
         steps = [step.prediction for step in reverse]
         counted = steps if settings.average_steps else steps[-1:]
         return Candidates.combine(counted, lambda arrays: np.concatenate(arrays, 1))
+
+
+_ENGINES: WeakSet[OnnxEngine] = WeakSet()
+
+
+def _restart_threads() -> None:
+    """Give a forked process threads of its own; it would wait for its parent's forever."""
+    for engine in _ENGINES:
+        engine.workers = ThreadPoolExecutor(engine.threads)
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_restart_threads)
 
 
 def _pad_slots(array: np.ndarray, count: int) -> np.ndarray:

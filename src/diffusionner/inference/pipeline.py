@@ -12,7 +12,7 @@ from diffusionner.batching.subwords import SubwordTokenizer
 from diffusionner.corpus import Entities, Sentence, Span
 from diffusionner.diffusion import Schedule
 from diffusionner.errors import CheckpointError, DataError, SettingsError, nearest
-from diffusionner.inference import self_test
+from diffusionner.inference import pickling, self_test
 from diffusionner.inference.decoding import DecodedEntity, ScoreRule, to_spans
 from diffusionner.inference.engine import Engine
 from diffusionner.inference.stream import (
@@ -64,6 +64,9 @@ class DiffusionNER:
         self.calibration = calibration
         self.folder = folder
         self._score_rules: dict[InferenceSettings, ScoreRule] = {}
+        self.weight_versions = pickling.weight_versions(engine)
+
+    __reduce__ = pickling.reduce  # the folder instead of the weights
 
     def __repr__(self) -> str:
         place = "" if self.folder is None else f"{self.folder.name}: "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from functools import partial
 
 import numpy as np
@@ -15,6 +16,9 @@ from diffusionner.inference.engine import Engine, Pending
 from diffusionner.model.base import Network
 from diffusionner.settings import InferenceSettings
 
+# A forked process has none of its parent's threads, and OpenMP would wait for them forever.
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))
 PRECISIONS = {"float32": torch.float32, "bf16": torch.bfloat16}
 
 

@@ -92,6 +92,7 @@ class GpuEngine:
         self.network = network
         self.running = running
         self.labels = network.labels
+        self.cuda_graphs = cuda_graphs
         self.autocast = autocast
         self.device = next(running.parameters()).device
         self.budget = SpanBudget()
