@@ -7,12 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from folders import edit_config
 
 from diffusionner import DiffusionNER
 from diffusionner.errors import CheckpointError, DiffusionNERError
+from diffusionner.files import file_digest
 from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE
+
+onnx = pytest.importorskip("onnx")
+helper, numpy_helper = onnx.helper, onnx.numpy_helper
 
 
 def truncate(name: str, share: float = 0.5) -> Callable[[Path], None]:
@@ -94,6 +99,91 @@ def test_damage_is_reported(exported, tmp_path, name):
     assert message in str(caught.value)
     assert str(folder) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def save(folder: Path, model: Any) -> None:
+    """Replace the encoder's graph, with a new digest, as an attacker would."""
+    (folder / ENCODER_FILE).write_bytes(model.SerializeToString())
+
+    def change(config: dict[str, Any]) -> None:
+        config["files"][ENCODER_FILE] = file_digest(folder / ENCODER_FILE)
+
+    edit_config(folder, change, without=("digest",))
+
+
+def read_elsewhere(model: Any) -> None:
+    weight = next(one for one in model.graph.initializer if len(one.raw_data) > 64)
+    weight.ClearField("raw_data")
+    weight.data_location = onnx.TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value="../../secret")
+
+
+def loop_forever(model: Any) -> None:
+    boolean, number = onnx.TensorProto.BOOL, onnx.TensorProto.INT64
+    inputs = [("count", number), ("go", boolean)]
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["still"])],
+        "forever",
+        [helper.make_tensor_value_info(name, kind, []) for name, kind in inputs],
+        [helper.make_tensor_value_info("still", boolean, [])],
+    )
+    model.graph.initializer.append(helper.make_tensor("yes", boolean, [], [True]))
+    model.graph.node.append(helper.make_node("Loop", ["", "yes"], [], body=body))
+
+
+def add_function(model: Any) -> None:
+    function = helper.make_function("", "Other", [], [], [], model.opset_import)
+    model.functions.append(function)
+
+
+GRAPHS: dict[str, tuple[Callable[[Any], object], str]] = {
+    "weights elsewhere": (read_elsewhere, "has weights in another file"),
+    "loop": (loop_forever, "has a loop or a branch"),
+    "function": (add_function, "has a function"),
+    "vendor": (lambda m: setattr(m.graph.node[0], "domain", "example.com"), "of 'example.com'"),
+    "opset": (lambda m: setattr(m.opset_import[0], "version", 99), "is missing, truncated or dam"),
+    "output": (lambda m: setattr(m.graph.output[0], "name", "other"), "encoder.onnx is missing"),
+    "input": (lambda m: setattr(m.graph.input[0], "name", "other"), "encoder.onnx is missing"),
+    "weights": (lambda m: negate(m), "fails its self-test"),
+}
+
+
+def negate(model: Any) -> None:
+    for tensor in model.graph.initializer:
+        array = numpy_helper.to_array(tensor)
+        if array.ndim == 2 and array.dtype == np.float32:
+            tensor.CopyFrom(numpy_helper.from_array(-array, tensor.name))
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_replaced_graphs(exported, tmp_path, name):
+    change, message = GRAPHS[name]
+    folder = Path(shutil.copytree(exported, tmp_path / "exported"))
+    model = onnx.load(folder / ENCODER_FILE)
+    change(model)
+    (folder / ENCODER_FILE).write_bytes(model.SerializeToString())
+    with pytest.raises(CheckpointError):
+        DiffusionNER.from_pretrained(folder)
+    save(folder, model)
+    with pytest.raises(CheckpointError) as caught:
+        DiffusionNER.from_pretrained(folder)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_changed_byte_of_a_graph(exported, tmp_path):
+    folder = Path(shutil.copytree(exported, tmp_path / "exported"))
+    content = bytearray((folder / DENOISER_FILE).read_bytes())
+    content[len(content) // 2] ^= 1
+    (folder / DENOISER_FILE).write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"denoiser\.onnx is not the file that was written"):
+        DiffusionNER.from_pretrained(folder)
+
+
+def test_exports_without_digests_are_refused(exported, tmp_path):
+    folder = Path(shutil.copytree(exported, tmp_path / "exported"))
+    edit_config(folder)
+    with pytest.raises(CheckpointError, match=r"no digests of .*export the model again"):
+        DiffusionNER.from_pretrained(folder)
 
 
 def test_a_folder_without_its_encoder_is_refused(exported, tmp_path):
