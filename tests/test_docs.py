@@ -119,7 +119,7 @@ def test_settings_and_files_in_the_text_exist(path: Path):
     sections = {key.partition(".")[0] for key in setting_names() if "." in key}
     for code in re.findall(r"`([^`\n]+)`", path.read_text(encoding="utf-8")):
         key = re.match(r"([a-z]+)\.[a-z_]+(?=$|=|:)", code)
-        file = code.endswith((".py", ".json", ".jsonl", ".yaml"))
+        file = code.endswith((".py", ".json", ".jsonl", ".yaml", ".onnx"))
         if key and key[1] in sections and not file and path not in NOTES:  # notes tell the past
             assert key[0] in setting_names(), code
         if re.fullmatch(r"(configs|examples|models|notes|reproduce|tests)/[\w./*-]+", code):
