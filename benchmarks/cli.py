@@ -15,6 +15,7 @@ from benchmarks import (
     serve_load,
     speed,
 )
+from benchmarks.attack import inputs
 from benchmarks.attack import models as attacked_models
 from benchmarks.card import command
 from diffusionner import cli
@@ -35,6 +36,7 @@ app.command("spacy")(compare_spacy.compare_spacy)
 app.command("serve")(serve_load.serve_load)
 app.command("convert")(convert_large.convert_large)
 app.command("flat")(flat_views.flat_views)
+app.command("attack-inputs")(inputs.attack_inputs)
 app.command("card")(command.card)
 app.command("attack-models")(attacked_models.attack_models)
 app.command("screenshots")(page_screenshots.page_screenshots)

@@ -140,7 +140,7 @@ def _strip_tags(raw: str) -> tuple[str, list[_Block]]:
     parts: list[str] = []
     line, raw_start, end = 1, 0, 0  # `raw_start` is in the file, `end` in the text
     tags = list(_TAG.finditer(raw))
-    body = not any(tag[2].upper() == "TEXT" for tag in tags)
+    body = not any(tag[2].upper() == "TEXT" and not tag[1] for tag in tags)
     for tag in [*tags, None]:
         part = raw[raw_start : tag.start()] if tag else raw[raw_start:]
         if part:

@@ -52,7 +52,7 @@ def _read_file(source: Source, path: Path) -> Iterator[Sentence]:
     where = f"{path}:1"
     rows: list[tuple[str, list[str]]] = []
     for where, line in source.lines(path):
-        begins, ends = line.startswith("#begin document"), line.startswith("#end document")
+        begins, ends = line.startswith("#begin document"), line.strip() == "#end document"
         if line.strip(" \t") and not (begins or ends):
             rows.append((where, _SPACES.split(line.strip(" \t"))))
             continue

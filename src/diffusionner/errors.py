@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 class DiffusionNERError(Exception):
@@ -16,6 +19,10 @@ class SettingsError(DiffusionNERError):
 
 class DataError(DiffusionNERError):
     """An unusable corpus file; the message names the file and line."""
+
+    def __init__(self, message: str) -> None:
+        # A label or word in the message must neither break the line nor control the terminal.
+        super().__init__(_CONTROL.sub(lambda found: repr(found[0])[1:-1], message))
 
 
 class EncoderError(DiffusionNERError):

@@ -8,6 +8,7 @@ from diffusionner.corpus import Irregular, Sentence, Span
 from diffusionner.errors import DataError
 from diffusionner.formats.documents import word_runs
 from diffusionner.formats.format import Capabilities, Format
+from diffusionner.formats.source import check_label
 
 _RENAME = ", or rename it"
 
@@ -35,15 +36,17 @@ def make_compatible(sentence: Sentence, format: Format, lossy: bool) -> Sentence
         irregular = kept
     if len(entities) > 1 and not capabilities.crossing:
         entities = _without_crossing(sentence, format, lossy)
-    if sentence.doc is not None and not capabilities.doc(sentence.doc):
-        raise _unsupported(sentence, format, f"there is a document named {sentence.doc!r}", _RENAME)
+    doc = sentence.doc or None  # "" is read as no name
+    if doc is not None and not capabilities.doc(doc):
+        raise _unsupported(sentence, format, f"there is a document named {doc!r}", _RENAME)
     for word in sentence.words:
         if not capabilities.word(word):
             raise _unsupported(sentence, format, f"there is a word {word!r}", "")
     for label in [span.label for span in entities] + [a.label for a in irregular]:
+        check_label(label, sentence.where or "sentence")
         if not capabilities.label(label):
             raise _unsupported(sentence, format, f"there is a label {label!r}", _RENAME)
-    return replace(sentence, types=types, entities=entities, irregular=irregular)
+    return replace(sentence, doc=doc, types=types, entities=entities, irregular=irregular)
 
 
 def _supports(capabilities: Capabilities, sentence: Sentence, annotation: Irregular) -> bool:

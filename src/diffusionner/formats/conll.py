@@ -116,13 +116,21 @@ def read(source: Source, options: ConllOptions) -> Iterator[Sentence]:
                 yield Sentence(words, list(chain.from_iterable(layers)), doc, begin)
             rows, invalid = [], False
             if columns:
+                if any(is_tag(column) and column != "O" for column in columns[2:]):
+                    source.report(
+                        DataError(
+                            f"{where}: {_DOCSTART} with the tags of a word; put it on its own line"
+                        )
+                    )
                 documents += 1
                 doc = f"doc-{documents}"
                 if len(columns) == 2 and columns[1] not in _NOT_NAMES:
                     doc = None if columns[1] == _NO_DOCUMENT else columns[1]
             continue
         width = len(rows[-1]) if rows else layout.width or len(columns)
-        if text.startswith("#") and not _is_row(columns, layout, width):
+        # Within a sentence, "#word" with the right number of columns is a row, be its tag invalid.
+        hash_row = rows and not text.startswith("# ") and len(columns) == width
+        if text.startswith("#") and not hash_row and not _is_row(columns, layout, width):
             continue
         try:
             if "\r" in text:

@@ -77,10 +77,11 @@ class EntityParser:
             fields = ["GRP", "etype"] if _NUMBER.fullmatch(values[0]) else ["etype", "GRP"]
         labels = [i for i, name in enumerate(fields) if name in ("etype", "entity")]
         names = [i for i, name in enumerate(fields) if name in ("GRP", "eid")] or labels
-        if not labels or len(values) <= max(labels[0], names[0]) or not values[labels[0]]:
+        needed = (*labels[:1], names[0]) if labels else ()
+        if not needed or len(values) <= max(needed) or not all(values[i] for i in needed):
             raise DataError(
-                f"{where}: '({content[:80]}' has no type; the fields are {'-'.join(fields)} (see "
-                "'# global.Entity'), and etype is required"
+                f"{where}: '({content[:80]}' has no type or no name; the fields are "
+                f"{'-'.join(fields)} (see '# global.Entity'), and etype is required"
             )
         try:
             label = unquote(values[labels[0]], errors="strict")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
@@ -43,6 +44,15 @@ class Record:
     def objects(self, key: str) -> list[Record]:
         """Return a list of objects."""
         return [Record(value, self.where, self.shape) for value in self.get(key, list)]
+
+    def has(self, key: str) -> bool:
+        """Return True if there is such a field; refuse a list under a misspelt key."""
+        if key in self.fields:
+            return True
+        lists = [name for name, value in self.fields.items() if isinstance(value, list)]
+        if close := difflib.get_close_matches(key, lists, n=1, cutoff=0.85):
+            raise self.error(f"unknown key '{close[0]}'; did you mean '{key}'?")
+        return False
 
     def words(self, key: str) -> list[str]:
         """Return a non-empty list of non-empty words."""

@@ -84,12 +84,12 @@ def parse_record(record: Record, options: TextOptions) -> list[tuple[int | None,
 
 
 def _entities(record: Record) -> list[Span]:
-    entities = record.objects("entities") if "entities" in record.fields else []
+    entities = record.objects("entities") if record.has("entities") else []
     return [Span(*entity.span()) for entity in entities]
 
 
 def _irregular(record: Record) -> list[Irregular]:
-    annotations = record.objects("irregular") if "irregular" in record.fields else []
+    annotations = record.objects("irregular") if record.has("irregular") else []
     return [Irregular(tuple(_pairs(a, "parts")), a.label("label")) for a in annotations]
 
 

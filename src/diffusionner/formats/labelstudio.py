@@ -107,7 +107,7 @@ def _regions(task: Record) -> list[Record] | None:
     """Return the regions of a task; None if all its annotations were cancelled."""
     old = "annotations" not in task.fields and "completions" in task.fields  # before version 1.0
     key = "completions" if old else "annotations"
-    annotations = task.objects(key) if task.fields.get(key) else []
+    annotations = task.objects(key) if task.has(key) and task.fields[key] else []
     for annotation in annotations:
         results = annotation.objects("result")
         if not annotation.fields.get("was_cancelled"):
@@ -116,10 +116,10 @@ def _regions(task: Record) -> list[Record] | None:
 
 
 def _labelled(result: Record) -> Iterator[Record]:
-    kind = result.get("type", str)
+    kind, value = result.get("type", str), result.fields.get("value")
     if kind == "labels":
         yield Record(result.get("value", dict), result.where, _TASK)
-    elif kind.endswith("labels"):
+    elif kind.endswith("labels") or (isinstance(value, dict) and "labels" in value):
         raise result.error(
             f"a result of type '{kind}' is not on plain text; only type 'labels' can be read, so "
             "label the text with <Labels> and <Text>"

@@ -62,7 +62,9 @@ def _convert(record: Record, options: TextOptions) -> list[tuple[int | None, Sen
     if answer != _ACCEPT:
         return []
     meta = Record(record.fields.get("meta") or {}, record.where, '{"meta": {"doc": "..."}}')
-    spans = record.objects("spans") if record.optional("spans", list) else []
+    spans = (
+        record.objects("spans") if record.has("spans") and record.optional("spans", list) else []
+    )
     annotations = [contiguous(*span.span()) for span in spans]
     document = TextDocument(text, annotations, meta.document(), record.where)
     if record.optional("tokens", list) is None:

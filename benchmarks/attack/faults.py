@@ -1,0 +1,12 @@
+"""What makes an input a fault."""
+
+from __future__ import annotations
+
+import re
+
+# Words and labels unlike anything else in a file: whatever is lost can be told from the bytes.
+TOKEN = re.compile(r"[wL]\d+q\d+z")
+
+
+class FaultError(AssertionError):
+    """Something was lost, or an error was unclear."""
