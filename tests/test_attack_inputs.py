@@ -137,3 +137,12 @@ def test_errors_stay_on_their_line(tmp_path):
     record = json.dumps({"tokens": ["Ada"], "entities": [entity]})
     message = refusal(tmp_path / "a.jsonl", record, "jsonl")
     assert r"entity a\nb\x1b[2J\x85 [0, 9) lies outside" in message
+
+
+def test_a_line_of_brat_that_only_begins_like_a_note(tmp_path):
+    (tmp_path / "a.txt").write_text("Ada met Bob")
+    (tmp_path / "a.ann").write_text("R1\tKnows Arg1:T1 Arg2:T2\t\n#1\tAnnotatorNotes T1\tx\n*\tx\n")
+    assert len(formats.read(tmp_path, "brat")) == 1
+    (tmp_path / "a.ann").write_text("NaN\tPER 0 3\tAda\n")
+    with pytest.raises(DataError, match=r"a\.ann:1: not a brat annotation"):
+        formats.read(tmp_path, "brat")

@@ -29,7 +29,7 @@ from diffusionner.formats.source import Sample, Source
 _ANNOTATION = re.compile(
     r"(T\S*)\t(\S+) ([0-9]{1,15} [0-9]{1,15}(?:;[0-9]{1,15} [0-9]{1,15})*)\t(.*)"
 )
-_IGNORED = frozenset("REAMN#*")
+_IGNORED = re.compile(r"[REAMN](?![A-Za-z])|[#*]")  # relations, events, attributes, notes
 _LINE_BREAK = re.compile(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _SPACE = re.compile(r"\s+")
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]" if os.name != "nt" else r'[\x00-\x1f\x7f\\<>:"|?*]')
@@ -74,7 +74,7 @@ def _read_pair(source: Source, name: str, options: TextOptions) -> list[Sentence
 def _annotations(source: Source, path: Path, text: str) -> list[Irregular]:
     found: dict[str, Irregular] = {}
     for where, line in source.lines(path):
-        if not line.strip() or line[0] in _IGNORED:
+        if not line.strip() or _IGNORED.match(line):
             continue
         try:
             name, annotation = _annotation(line, text, where)
@@ -92,7 +92,7 @@ def _annotation(line: str, text: str, where: str) -> tuple[str, Irregular]:
     if match is None:
         raise DataError(
             f"{where}: not a brat annotation ({line[:80]!r}); write T1<tab>Label 0 5<tab>text, or "
-            f"begin with one of {' '.join(sorted(_IGNORED))}"
+            "begin with R, E, A, M or N and a number, with # or *"
         )
     name, label, numbers, expected = match.groups()
     pairs = (part.split(" ") for part in numbers.split(";"))
