@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import httpx
 import uvicorn
@@ -19,28 +20,30 @@ from diffusionner.service.limits import Limits
 from diffusionner.service.middleware import ApiKeys
 from diffusionner.service.runtime import Service
 from diffusionner.service.server import make_config
-from diffusionner.service.worker import JsonPredictor, ModelInfo, Operation
+from diffusionner.service.worker import Answer, ModelInfo, Operation, Predictor, Slice
 
 
 class ModelThread:
     """A model in this process."""
 
-    def __init__(self, predictor: JsonPredictor) -> None:
+    def __init__(self, predictor: Predictor) -> None:
         self.predictor = predictor
         self.pool = ThreadPoolExecutor(1)
 
     async def info(self) -> ModelInfo:
         return self.predictor.info()
 
-    async def run(self, operation: Operation, texts: Sequence[str]) -> list[bytes]:
+    async def run(self, short: bool, operation: Operation, slices: Sequence[Slice]) -> Answer:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self.pool, self.predictor.run, operation, texts)
+        started = time.monotonic()
+        value = await loop.run_in_executor(self.pool, self.predictor.run, operation, slices)
+        return Answer(value, time.monotonic() - started)
 
     def stop(self) -> None:
         self.pool.shutdown()
 
 
-class Held(JsonPredictor):
+class Held(Predictor):
     """Blocks until `go` is set, and records its batches."""
 
     def __init__(self, ner: DiffusionNER) -> None:
@@ -48,10 +51,10 @@ class Held(JsonPredictor):
         self.go = threading.Event()
         self.given: list[list[str]] = []
 
-    def run(self, operation: Operation, texts: Sequence[str]) -> list[bytes]:
-        self.given.append(list(texts))
+    def run(self, operation: Operation, slices: Sequence[Slice]) -> list[list[Any]]:
+        self.given.append([" ".join(words) for one in slices for words in one.sentences])
         assert self.go.wait(20)
-        return super().run(operation, texts)
+        return super().run(operation, slices)
 
 
 class Client(httpx.Client):
@@ -76,7 +79,7 @@ class Client(httpx.Client):
 
 @contextmanager
 def running(
-    predictor: JsonPredictor,
+    predictor: Predictor,
     limits: Limits | None = None,
     keys: ApiKeys | None = None,
     hosts: AllowedHosts | None = None,

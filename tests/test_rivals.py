@@ -17,7 +17,7 @@ from diffusionner.corpus import Sentence
 from diffusionner.errors import SettingsError
 from diffusionner.evaluation.scorer import score
 from diffusionner.export import export
-from diffusionner.service.worker import JsonPredictor
+from diffusionner.service.worker import Predictor
 from diffusionner.settings import Settings
 from diffusionner.training.trainer import Trainer
 from models import assert_same, by_heart, spans
@@ -137,7 +137,7 @@ def test_speed_measurement(learned, few, cli, tmp_path):
 
 
 def test_service(ner):
-    with running(JsonPredictor(ner)) as client:
+    with running(Predictor(ner)) as client:
         assert client.entities("Some text.").is_success
         refused = client.post("/v1/steps", json={"text": "Some text."})
         assert refused.status_code == 422

@@ -6,7 +6,7 @@ import gc
 import json
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from diffusionner.errors import SettingsError
 from diffusionner.service.limits import Limits
 from diffusionner.service.middleware import ApiKeys
 from diffusionner.service.schema import EntitiesResponse, StepsResponse
-from diffusionner.service.worker import JsonPredictor, Operation
+from diffusionner.service.worker import Operation, Predictor, Slice
 from models import LABELS, lively_model, written
 
 TEXTS = [
@@ -31,7 +31,9 @@ TEXTS = [
     "<script>alert(1)</script> & 'quotes' \"double\"",
     "日本語のテキスト。東京。",
 ]
-LIMITS = Limits(body_bytes=300_000, texts=50, characters=2_000, step_characters=500, receive=0.5)
+LIMITS = Limits(
+    body_bytes=300_000, texts=50, characters=2_000, step_characters=500, step_words=30, receive=0.5
+)
 
 
 def same(found: list[dict[str, Any]], expected: list[Entity]) -> bool:
@@ -49,7 +51,7 @@ def ner(encoder_folder: Path) -> DiffusionNER:
 
 @pytest.fixture(scope="module")
 def client(ner: DiffusionNER) -> Iterator[Client]:
-    with running(JsonPredictor(ner), LIMITS) as client:
+    with running(Predictor(ner), LIMITS) as client:
         yield client
 
 
@@ -89,23 +91,26 @@ def test_no_texts(client):
     assert client.entities().json()["results"] == []
 
 
-def test_steps_go_from_noise_to_the_entities(client, ner):
+@pytest.mark.parametrize("number", [0, 1])
+def test_steps_go_from_noise_to_the_entities(client, ner, number):
     text = "Ada Lovelace met Charles. He had a machine."
-    response = client.post("/v1/steps", json={"text": text, "steps": 4, "spans": 9})
+    body = {"text": text, "steps": 4, "spans": 9, "sentence": number}
+    response = client.post("/v1/steps", json=body)
     StepsResponse.model_validate_json(response.content)
     answer = response.json()
-    assert same(answer["entities"], ner(text, steps=4, spans=9, start="noise"))
-    assert len(answer["sentences"]) == 2
-    for sentence in answer["sentences"]:
-        assert [step["timestep"] for step in sentence["steps"]] == [100, 75, 50, 25]
-        assert all(len(step["spans"]) == 9 for step in sentence["steps"])
-        words = {tuple(word) for word in sentence["words"]}
-        starts, ends = {start for start, _ in words}, {end for _, end in words}
-        for span in (span for step in sentence["steps"] for span in step["spans"]):
-            assert {span["start"], span["to_start"]} <= starts
-            assert {span["end"], span["to_end"]} <= ends
+    assert answer["sentences"] == [[0, 25], [26, 43]]
+    start, end = answer["sentences"][number]
+    expected = [e for e in ner(text, steps=4, spans=9, start="noise") if start <= e.start < end]
+    assert same(answer["entities"], expected)
+    assert [step["timestep"] for step in answer["steps"]] == [100, 75, 50, 25]
+    assert all(len(step["spans"]) == 9 for step in answer["steps"])
+    words = {tuple(word) for word in answer["words"]}
+    starts, ends = {start for start, _ in words}, {end for _, end in words}
+    for span in (span for step in answer["steps"] for span in step["spans"]):
+        assert {span["start"], span["to_start"]} <= starts
+        assert {span["end"], span["to_end"]} <= ends
     # The model takes every span for an entity: the last step's are what is found.
-    last = [span for s in answer["sentences"] for span in s["steps"][-1]["spans"]]
+    last = answer["steps"][-1]["spans"]
     found = {(e["start"], e["end"]) for e in answer["entities"]}
     assert found <= {(span["to_start"], span["to_end"]) for span in last if span["label"]}
 
@@ -115,16 +120,33 @@ def test_steps_of_a_model_that_starts_from_candidates(encoder_folder):
     ner = lively_model(encoder_folder, "decoder.initializer=spans", "inference.start=candidates")
     assert ner.settings.inference.spans != ner.settings.diffusion.spans
     text = "Ada met Charles."
-    with running(JsonPredictor(ner)) as client:
+    with running(Predictor(ner)) as client:
         answer = client.post("/v1/steps", json={"text": text}).json()
-    (sentence,) = answer["sentences"]
-    assert {len(step["spans"]) for step in sentence["steps"]} == {ner.settings.diffusion.spans}
+    assert {len(step["spans"]) for step in answer["steps"]} == {ner.settings.diffusion.spans}
     assert same(answer["entities"], ner(text, start="noise"))
     assert answer["entities"] != [written(e) for e in ner(text)]
 
 
 def test_steps_of_empty_text(client):
-    assert client.post("/v1/steps", json={"text": " "}).json()["sentences"] == []
+    answer = client.post("/v1/steps", json={"text": " "}).json()
+    assert answer["sentences"] == answer["words"] == answer["steps"] == answer["entities"] == []
+
+
+def test_steps_are_bounded(client):
+    def refused(**body: object) -> str:
+        response = client.post("/v1/steps", json=body)
+        assert response.status_code == 422
+        return response.json()["error"]["code"]
+
+    assert refused(text="One. Two.", sentence=2) == "no_such_sentence"
+    assert refused(text="One.", sentence=-1) == "invalid"
+    assert refused(text="word " * 31) == "sentence_too_long"
+    assert refused(text="One.", steps=50, spans=61) == "too_much_work"
+    largest = client.post("/v1/steps", json={"text": "word " * 30, "steps": 50, "spans": 60})
+    assert largest.status_code == 200
+    assert len(largest.content) < 400_000
+    many = client.post("/v1/steps", json={"text": "No! " * 125, "steps": 50, "spans": 60})
+    assert many.status_code == 200 and len(many.json()["sentences"]) == 125
 
 
 def test_models_health_and_metrics(client):
@@ -189,7 +211,7 @@ def test_other_errors(client):
 
 
 def test_a_word_of_a_million_characters(ner):
-    with running(JsonPredictor(ner), Limits(characters=1_000_000)) as client:
+    with running(Predictor(ner), Limits(characters=1_000_000)) as client:
         response = client.entities("x" * 1_000_000)
         assert response.status_code == 200
         assert len(response.json()["results"][0]["text"]) == 1_000_000
@@ -248,7 +270,7 @@ def test_requests_of_disconnected_clients_are_dropped(ner, accept):
         held.go.set()
         assert first.result().status_code == 200
         assert client.entities("Last.").status_code == 200
-        assert held.given == [["First."], ["Last."]]
+        assert held.given == [["First ."], ["Last ."]]
 
 
 def test_a_full_queue_refuses_requests(ner):
@@ -269,13 +291,16 @@ def test_a_full_queue_refuses_requests(ner):
 
 def test_a_long_expected_wait_refuses_requests(ner):
     held = Held(ner)
-    with running(held, Limits(wait=0.5)) as client, ThreadPoolExecutor() as pool:
-        waiting = pool.submit(client.entities, *["Long " * 2000] * 3)
-        until(lambda: held.given)
-        refused = client.entities("Short.")
-        assert refused.status_code == 429
+    with running(held, Limits(wait=0.5)) as client, ThreadPoolExecutor(30) as pool:
+        # They cannot share a batch, and are refused after the first seconds of work.
+        sent = [pool.submit(client.entities, "Long " * 200, threshold=i / 50) for i in range(30)]
+        until(lambda: any(one.done() for one in sent))
+        refused = client.entities("Long " * 200)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "busy")
+        assert client.metric("queue_work") > 500
         held.go.set()
-        assert waiting.result().status_code == 200
+        statuses = [one.result().status_code for one in sent]
+        assert set(statuses) == {200, 429} and statuses.count(200) >= 3
         assert client.entities("Short.").status_code == 200
 
 
@@ -298,13 +323,13 @@ def test_timeout(ner, caplog):
     assert "never retrieved" not in caplog.text
 
 
-class Fragile(JsonPredictor):
+class Fragile(Predictor):
     """Fails on batches that contain a certain word."""
 
-    def run(self, operation: Operation, texts: list[str]) -> list[bytes]:
-        if any("fragile" in text for text in texts):
-            raise RuntimeError(f"could not compute {texts}")
-        return super().run(operation, texts)
+    def run(self, operation: Operation, slices: Sequence[Slice]) -> list[list[Any]]:
+        if any("fragile" in words for one in slices for words in one.sentences):
+            raise RuntimeError(f"could not compute {slices}")
+        return super().run(operation, slices)
 
 
 def test_a_failing_text_does_not_affect_others(ner, caplog):
@@ -334,7 +359,7 @@ def test_many_clients_share_batches(client, ner):
 def test_api_keys(ner, tmp_path):
     file = tmp_path / "keys"
     file.write_text("# ours\nsecret-one\n\nsecret-two\n")
-    with running(JsonPredictor(ner), keys=ApiKeys.read(file)) as client:
+    with running(Predictor(ner), keys=ApiKeys.read(file)) as client:
         for header in (None, "Bearer wrong", "Basic secret-one", "Bearer", "secret-one"):
             headers = {} if header is None else {"authorization": header}
             for path in ("/v1/models", "/metrics"):

@@ -20,7 +20,7 @@ from diffusionner.service import http_protocol, server
 from diffusionner.service.api_errors import HEADERS
 from diffusionner.service.hosts import AllowedHosts
 from diffusionner.service.limits import Limits
-from diffusionner.service.worker import JsonPredictor
+from diffusionner.service.worker import Predictor
 from models import lively_model
 
 BODY = b'{"texts": ["Ada."]}'
@@ -34,7 +34,7 @@ def ner(encoder_folder: Path) -> DiffusionNER:
 
 @pytest.fixture(scope="module")
 def client(ner: DiffusionNER) -> Iterator[Client]:
-    with running(JsonPredictor(ner), Limits(receive=2)) as client:
+    with running(Predictor(ner), Limits(receive=2)) as client:
         yield client
 
 
@@ -225,7 +225,7 @@ def test_allowed_hosts():
 
 
 def test_allowed_host_of_a_service(ner):
-    with running(JsonPredictor(ner), hosts=AllowedHosts("127.0.0.1", ["ner.example"])) as client:
+    with running(Predictor(ner), hosts=AllowedHosts("127.0.0.1", ["ner.example"])) as client:
         assert ask(client, get(host="ner.example:80"))[0] == 200
         assert error(ask(client, get(host="evil.example"))) == (421, "wrong_host")
 
@@ -252,7 +252,7 @@ def test_the_headers_of_the_page_are_those_of_every_response(client, path):
 def test_idle_connections_do_not_keep_clients_out(ner):
     """1,100 connections: silent, in the middle of a head, of a body that nobody reads, or used."""
     unread = head("POST /nothing HTTP/1.1", "Host: localhost", "Content-Length: 1000") + b"x"
-    with running(JsonPredictor(ner), Limits(receive=60)) as client, ExitStack() as stack:
+    with running(Predictor(ner), Limits(receive=60)) as client, ExitStack() as stack:
         idle = []
         for number in range(1100):
             connection = stack.enter_context(client.connect())
@@ -288,7 +288,7 @@ def test_busy_connections_are_not_closed(ner, monkeypatch):
 
 def test_a_client_that_does_not_read_is_cut_off(ner, monkeypatch):
     monkeypatch.setattr(http_protocol, "STALL_SECONDS", 0.2)
-    with running(JsonPredictor(ner)) as client, socket.socket() as connection:
+    with running(Predictor(ner)) as client, socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.settimeout(10)
         connection.connect(client.address)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from services import Client, running
 
 from diffusionner.service.limits import Limits
-from diffusionner.service.worker import JsonPredictor
+from diffusionner.service.worker import Predictor
 from models import lively_model
 
 schemathesis = pytest.importorskip("schemathesis", reason="install the extra 'dev'")
@@ -23,11 +23,12 @@ QUICK = settings(
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
+UNDESCRIBED = ("too_much_work", "no_such_sentence", "sentence_too_long")
 
 
 @pytest.fixture(scope="module")
 def client(encoder_folder: Path) -> Iterator[Client]:
-    with running(JsonPredictor(lively_model(encoder_folder)), Limits(receive=2)) as client:
+    with running(Predictor(lively_model(encoder_folder)), Limits(receive=2)) as client:
         yield client
 
 
@@ -41,7 +42,10 @@ def test_posts_match_the_description(client, path, mode):
     @QUICK
     @given(case=cases)
     def check(case: Any) -> None:
-        case.call_and_validate()
+        response = case.call()
+        # The schema cannot describe the limits on work.
+        if response.status_code != 422 or response.json()["error"]["code"] not in UNDESCRIBED:
+            case.validate_response(response)
 
     check()
 

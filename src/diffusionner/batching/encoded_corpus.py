@@ -199,6 +199,10 @@ class EncodedCorpus:
             gold_counts=counts,
         )
 
+    def keep_windows(self, chosen: np.ndarray) -> None:
+        """Drop all other windows; their sentences remain as context."""
+        self.windows = Windows(**{name: a[chosen] for name, a in vars(self.windows).items()})
+
     def widest(self, size: int) -> np.ndarray:
         """Return windows that form the largest possible batch, in L, M and P."""
         w = self.windows

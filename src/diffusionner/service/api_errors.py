@@ -81,6 +81,10 @@ def timed_out(seconds: float) -> ApiError:
     return ApiError(504, "timed_out", message)
 
 
+def too_much_work(reason: str) -> ApiError:
+    return ApiError(422, "too_much_work", reason)
+
+
 def client_gone() -> ApiError:
     """Return the error for a closed connection; nobody reads it, but nginx's status is logged."""
     return ApiError(499, "gone", "the client closed the connection")

@@ -1,4 +1,11 @@
-"""Group texts of different clients into batches, one at a time per model process."""
+"""Admit requests and compute them in batches that different clients share.
+
+A request travels like this: `read` splits its texts into sentences and estimates their work;
+`submit` refuses it or queues it as a `Job` in one of two lanes; each lane takes batches of parts
+from its jobs in turn and sends them to a model process (`worker.py`), in which a batch of the short
+lane interrupts one of the long lane; the results complete the documents of the job, for which
+`endpoints.py` waits.
+"""
 
 from __future__ import annotations
 
@@ -6,133 +13,243 @@ import asyncio
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
-from diffusionner.service.api_errors import ApiError, failed
+from diffusionner.service.api_errors import ApiError, failed, too_much_work
+from diffusionner.service.job import Document, Job, Part
 from diffusionner.service.limits import (
-    BATCH_CHARACTERS,
+    BATCH_SECONDS,
     BATCH_WINDOW,
-    FREE_CHARACTERS,
+    BATCH_WORK,
+    FREE_WORK,
     INITIAL_RATE,
+    SENTENCE_WORK,
+    SHORT_WORK,
+    SPLIT_CHARACTERS,
     STOP_SECONDS,
     Limits,
 )
 from diffusionner.service.metrics import Metrics
 from diffusionner.service.model_process import ModelProcess
-from diffusionner.service.request_queue import QueuedRequest, QueuedText, RequestQueue
-from diffusionner.service.worker import Operation
+from diffusionner.service.work import WorkEstimate
+from diffusionner.service.worker import ModelInfo
+from diffusionner.text import split_sentences
 
 log = logging.getLogger("diffusionner.service")
 
 
+class Lane:
+    """Queued jobs, either short or long ones."""
+
+    def __init__(self, short: bool) -> None:
+        self.short = short
+        self.jobs: deque[Job] = deque()
+        self.running = 0.0  # work being computed
+        self.shared = False  # the last batch came from several jobs
+        self.changed = asyncio.Condition()
+
+    @property
+    def work(self) -> float:
+        return sum(job.work for job in self.jobs)
+
+    def work_ahead(self, work: float) -> float:
+        """Return the work done before a new job of this size, since jobs take turns."""
+        return self.running + sum(min(job.work, work) for job in self.jobs)
+
+    def next_batch(self, work: float) -> list[Part]:
+        """Remove and return at least one part; all have the operation of the first job.
+
+        Jobs take turns, part by part. Those with other operations are first in the next batch.
+        """
+        operation = self.jobs[0].operation
+        turns = deque(job for job in self.jobs if job.operation == operation)
+        others = [job for job in self.jobs if job.operation != operation]
+        batch: list[Part] = []
+        while turns and (not batch or turns[0].parts[0].work <= work):
+            job = turns.popleft()
+            part = job.pop()
+            batch.append(part)
+            work -= part.work
+            if job.parts:
+                turns.append(job)
+        self.jobs = deque([*others, *turns])
+        return batch
+
+
 class Batcher:
-    """Queues requests and computes their texts in batches."""
+    """Admits requests and computes them in batches, two at a time per model process."""
 
     def __init__(self, limits: Limits, metrics: Metrics) -> None:
         self.limits = limits
         self.metrics = metrics
-        self.queue = RequestQueue()
-        metrics.queue_requests.set_function(lambda: len(self.queue.requests))
-        metrics.queue_characters.set_function(lambda: self.queue.characters)
-        self.running = 0  # characters being computed
-        self.rate = INITIAL_RATE  # recent characters per second of one backend
+        self.short, self.long = self.lanes = Lane(short=True), Lane(short=False)
+        metrics.queue_requests.set_function(lambda: sum(len(lane.jobs) for lane in self.lanes))
+        metrics.queue_work.set_function(lambda: sum(lane.work for lane in self.lanes))
+        metrics.rate.set_function(lambda: self.rate)
+        self.recent = (INITIAL_RATE, 1.0)  # work and seconds of recent batches, decaying
         self.backends = 1
-        self.single_client = True  # the last batch came from one request
+        self.context = 0  # sentences that a model reads around each one
+        self.interruptible = False
         self.stopped = False
-        self.changed = asyncio.Condition()
+        self.splitter = ThreadPoolExecutor(1)
         self.tasks: list[asyncio.Task[None]] = []
 
-    def start(self, backends: Sequence[ModelProcess]) -> None:
+    @property
+    def rate(self) -> float:
+        """Work per second of one model process."""
+        return self.recent[0] / self.recent[1]
+
+    def start(self, backends: Sequence[ModelProcess], model: ModelInfo) -> None:
         self.backends = len(backends)
-        self.tasks = [asyncio.create_task(self._serve(backend)) for backend in backends]
+        self.context = model.settings.encoder.context
+        self.interruptible = model.interruptible
+        self.tasks = [
+            asyncio.create_task(self._serve(backend, lane))
+            for backend in backends
+            for lane in self.lanes
+        ]
 
     async def stop(self) -> None:
         """Finish all queued requests, then stop; cancel batches that take too long."""
         self.stopped = True
-        async with self.changed:
-            self.changed.notify_all()
+        for lane in self.lanes:
+            async with lane.changed:
+                lane.changed.notify_all()
         if self.tasks:
             _, late = await asyncio.wait(self.tasks, timeout=STOP_SECONDS)
             for task in late:
                 task.cancel()
+        self.splitter.shutdown(wait=False)
 
-    async def submit(self, operation: Operation, texts: Sequence[str]) -> QueuedRequest:
-        """Queue the texts; raise ApiError if too much work is queued already."""
+    # --- Admission ------------------------------------------------------------------------------
+
+    async def read(self, text: str, estimate: WorkEstimate) -> Document:
+        """Split a text into sentences and estimate the work of each."""
+        if len(text) <= SPLIT_CHARACTERS:
+            return _read(text, estimate)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.splitter, _read, text, estimate)
+
+    async def read_all(self, texts: Sequence[str], estimate: WorkEstimate) -> list[Document]:
+        """Read texts; raise ApiError as soon as they are too much work."""
+        limit = self.limits.work * self.rate * self.backends
+        documents: list[Document] = []
+        total = 0.0
+        for text in texts:
+            document = await self.read(text, estimate)
+            documents.append(document)
+            total += sum(document.work)
+            if total > limit:
+                raise too_much_work(
+                    f"this request would take more than {self.limits.work:g} seconds of computing; "
+                    "divide it into several, or ask for fewer steps or spans"
+                )
+            if estimate.largest_window > SENTENCE_WORK:
+                raise too_much_work("too many steps × spans; ask for fewer steps or spans")
+        return documents
+
+    async def submit(self, job: Job) -> None:
+        """Queue a job; raise ApiError if too much work is queued already."""
         if self.stopped:
             message = "the service is stopping; retry later"
             raise ApiError(503, "stopping", message, {"retry-after": "1"})
-        ahead = self.queue.characters_ahead(len(texts)) + self.running
+        lane, other = self.lanes if job.work <= SHORT_WORK else self.lanes[::-1]
+        ahead = lane.work_ahead(job.work)
         seconds = ahead / (self.rate * self.backends)
-        too_long = seconds > self.limits.wait and ahead > FREE_CHARACTERS
-        if too_long or len(self.queue.requests) >= self.limits.queue:
+        if other.jobs or other.running:  # both lanes get half of the time
+            seconds *= 2
+        too_long = seconds > self.limits.wait and ahead > FREE_WORK
+        if too_long or sum(len(lane.jobs) for lane in self.lanes) >= self.limits.queue:
             retry = max(1, math.ceil(seconds))
             message = f"the queue is full; retry in {retry} s"
             raise ApiError(429, "busy", message, {"retry-after": str(retry)})
-        request = QueuedRequest(operation, texts)
+        if job.parts:
+            await self._queue(lane, job)
+
+    async def _queue(self, lane: Lane, job: Job) -> None:
+        lane.jobs.append(job)
+        async with lane.changed:
+            lane.changed.notify()
+
+    def drop(self, job: Job, reason: str) -> None:
+        """Remove a job whose client no longer waits; a running batch is still computed."""
+        texts = job.drop()
+        for lane in self.lanes:
+            if job in lane.jobs:
+                lane.jobs.remove(job)
         if texts:
-            self.queue.requests.append(request)
-            async with self.changed:
-                self.changed.notify()
-        return request
+            self.metrics.dropped.labels(reason).inc(texts)
 
-    def drop(self, request: QueuedRequest, reason: str) -> None:
-        """Remove a request whose client no longer waits; running texts are still computed."""
-        left = self.queue.remove(request)
-        for result in request.results:
-            if result.done() and not result.cancelled():
-                result.exception()  # else asyncio logs that it was never retrieved
-            result.cancel()
-        if left:
-            self.metrics.dropped.labels(reason).inc(left)
+    # --- Computation ----------------------------------------------------------------------------
 
-    async def _serve(self, backend: ModelProcess) -> None:
-        queue = self.queue
+    async def _serve(self, backend: ModelProcess, lane: Lane) -> None:
         while True:
-            async with self.changed:
-                await self.changed.wait_for(lambda: queue.requests or self.stopped)
-            if not queue.requests:
+            async with lane.changed:
+                await lane.changed.wait_for(lambda: lane.jobs or self.stopped)
+            if not lane.jobs:
                 return
             # A single client would gain nothing from waiting for others.
-            wait = not self.single_client and not self.stopped
-            if wait and queue.characters < BATCH_CHARACTERS:
+            if lane.shared and not self.stopped and lane.work < BATCH_WORK:
                 await asyncio.sleep(BATCH_WINDOW)
-            if queue.requests:
-                await self._run(backend, queue.next_batch(BATCH_CHARACTERS))
+            if lane.jobs:
+                await self._run(backend, lane, lane.next_batch(self._batch_work(lane)))
 
-    async def _run(self, backend: ModelProcess, batch: list[QueuedText]) -> None:
-        requests = {id(queued.request) for queued in batch}
-        self.single_client = len(requests) == 1
-        self.metrics.batch_texts.observe(len(batch))
-        self.metrics.batch_requests.observe(len(requests))
-        started = time.monotonic()
-        for queued in batch:
-            self.metrics.queued.observe(started - queued.request.received)
-        characters = sum(len(queued.text) for queued in batch)
-        self.running += characters
+    def _batch_work(self, lane: Lane) -> float:
+        """Return the work of a batch; without interruptions, long requests need short batches."""
+        if lane.short or self.interruptible:
+            return BATCH_WORK
+        return min(BATCH_WORK, BATCH_SECONDS * self.rate)
+
+    async def _run(self, backend: ModelProcess, lane: Lane, batch: list[Part]) -> None:
+        jobs = {part.job for part in batch}
+        lane.shared = len(jobs) > 1
+        self.metrics.batch_texts.observe(len({part.document for part in batch}))
+        self.metrics.batch_requests.observe(len(jobs))
+        now = time.monotonic()
+        for part in batch:
+            self.metrics.queued.observe(now - part.job.received)
+        work = sum(part.work for part in batch)
+        lane.running += work
         try:
-            await self._compute(backend, batch)
+            await self._compute(backend, lane, batch)
         finally:
-            self.running -= characters
-        seconds = time.monotonic() - started
-        if characters > BATCH_CHARACTERS // 2:  # small batches take longer per character
-            self.rate += 0.1 * (characters / max(seconds, 1e-4) - self.rate)
-        self.metrics.batch_seconds.observe(seconds)
-        self.metrics.texts.inc(len(batch))
-        self.metrics.characters.inc(characters)
+            lane.running -= work
+        for job in jobs:  # the next share of a long sentence
+            if job.parts and job not in lane.jobs:
+                await self._queue(lane, job)
 
-    async def _compute(self, backend: ModelProcess, batch: list[QueuedText]) -> None:
-        """Set the results of a batch; if it fails, retry each text alone."""
+    async def _compute(self, backend: ModelProcess, lane: Lane, batch: list[Part]) -> None:
+        """Store the results of a batch; if it fails, retry each part alone."""
+        job = batch[0].job
         try:
-            texts = [queued.text for queued in batch]
-            results = await backend.run(batch[0].request.operation, texts)
+            slices = [part.slice(self.context) for part in batch]
+            answer = await backend.run(lane.short, job.operation, slices)
+            problem = answer.error
         except Exception as error:
-            log.error("a batch of %d texts failed: %s", len(batch), type(error).__name__)
-            if len(batch) > 1:
-                for queued in batch:
-                    await self._compute(backend, [queued])
-            elif not batch[0].result.done():
-                batch[0].result.set_exception(failed())
+            problem = type(error).__name__
+        if problem is None:
+            self._measure(job.batch_work + sum(part.work for part in batch), answer.seconds)
+            for part, results in zip(batch, answer.value, strict=True):
+                if part.job.finish(part, results):
+                    self.metrics.texts.inc()
+                    self.metrics.characters.inc(len(part.document.text))
             return
-        for queued, result in zip(batch, results, strict=True):
-            if not queued.result.done():  # not dropped meanwhile
-                queued.result.set_result(result)
+        log.error("a batch of %d parts failed: %s", len(batch), problem)
+        if len(batch) == 1:
+            job.fail(batch[0], failed())
+            return
+        for part in batch:
+            await self._compute(backend, lane, [part])
+
+    def _measure(self, work: float, seconds: float) -> None:
+        before, seconds_before = self.recent
+        keep = 0.98 ** min(50.0, 10 * seconds)  # about five seconds of computing count
+        self.recent = (keep * before + work, keep * seconds_before + seconds)
+        self.metrics.batch_seconds.observe(seconds)
+
+
+def _read(text: str, estimate: WorkEstimate) -> Document:
+    sentences = split_sentences(text)
+    return Document(text, sentences, list(estimate.of_sentences(sentences)))

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from diffusionner.service.api_errors import ApiError, client_gone, timed_out
+from diffusionner.service.api_errors import ApiError, client_gone, timed_out, too_much_work
+from diffusionner.service.job import Document, Job
+from diffusionner.service.limits import Limits
 from diffusionner.service.request_body import check_options, read_body
-from diffusionner.service.request_queue import QueuedRequest
 from diffusionner.service.runtime import Service
 from diffusionner.service.schema import (
     EntitiesRequest,
@@ -28,6 +29,7 @@ from diffusionner.service.schema import (
     StepsResponse,
     with_limits,
 )
+from diffusionner.service.work import WorkEstimate
 from diffusionner.service.worker import Operation
 
 NDJSON = "application/x-ndjson"
@@ -63,11 +65,22 @@ def make_router(service: Service) -> APIRouter:
         sent when it is ready: `{"text", "entities"}`, or `{"error"}` as the last line.
         """
         parsed = await read_body(request, entities_request, limits)
-        queued = await _submit(service, "entities", parsed, parsed.texts)
+        check_options(parsed, service.model)
+        options = parsed.inference_options()
+        estimate = WorkEstimate(service.model.settings, options)
+        documents = await service.batcher.read_all(parsed.texts, estimate)
+        job = Job(Operation("entities", tuple(options.items())), documents, estimate.batch)
+        await service.batcher.submit(job)
+
+        def encode(document: Document) -> bytes:
+            found = document.entities(document.results, service.model.labels, parsed.labels)
+            return _json({"text": document.text, "entities": found})
+
         if NDJSON in request.headers.get("accept", ""):
-            return LinesResponse(service, queued)
-        results = await _wait(service, request, queued)
-        return _respond(service, b'"results":[' + b",".join(results) + b"]")
+            return LinesResponse(service, job, encode)
+        results = b",".join(map(encode, await _wait(service, request, job)))
+        head = b'{"model":' + _json(service.name) + b',"results":['
+        return Response(head + results + b"]}", media_type="application/json")
 
     @router.post(
         "/v1/steps",
@@ -76,11 +89,25 @@ def make_router(service: Service) -> APIRouter:
         openapi_extra=_request_body(steps_request),
     )
     async def steps(request: Request) -> Response:
-        """Return every denoising step of every sentence of a text, from noise to entities."""
+        """Return every denoising step of a sentence of a text, from noise to entities."""
         parsed = await read_body(request, steps_request, limits)
-        queued = await _submit(service, "steps", parsed, [parsed.text])
-        (result,) = await _wait(service, request, queued)
-        return _respond(service, result[1:-1])
+        settings = service.model.settings
+        if not settings.denoises:
+            raise ApiError(422, "invalid", f"method {settings.method} has no denoising steps")
+        check_options(parsed, service.model)
+        # Noise needs as many spans as in training.
+        spans = settings.diffusion.spans if settings.inference.start != "noise" else None
+        options = {"spans": spans, **parsed.inference_options(), "start": "noise"}
+        estimate = WorkEstimate(settings, options)
+        document = await service.batcher.read(parsed.text, estimate)
+        if document.sentences:
+            _choose_sentence(document, parsed.sentence, estimate, limits)
+        job = Job(Operation("steps", tuple(options.items())), [document], estimate.batch)
+        await service.batcher.submit(job)
+        await _wait(service, request, job)
+        return StreamingResponse(
+            _steps_json(service, document, parsed.labels), media_type="application/json"
+        )
 
     @router.get("/v1/models", responses=_responses(Models, 401, 503), response_model=None)
     async def models() -> Response:
@@ -138,27 +165,30 @@ def _request_body(model: type[Options]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": content}}
 
 
-async def _submit(service: Service, kind: str, parsed: Options, texts: list[str]) -> QueuedRequest:
-    settings = service.model.settings
-    if kind == "steps" and not settings.denoises:
-        raise ApiError(422, "invalid", f"method {settings.method} has no denoising steps")
-    check_options(parsed, service.model)
-    options = tuple(parsed.inference_options().items())
-    labels = None if parsed.labels is None else tuple(parsed.labels)
-    return await service.batcher.submit(Operation(kind, options, labels), texts)
+def _choose_sentence(
+    document: Document, number: int, estimate: WorkEstimate, limits: Limits
+) -> None:
+    """Compute only this sentence; raise ApiError if there is no such one, or it is too long."""
+    count = len(document.sentences)
+    if number >= count:
+        message = f"sentence: the text has {count} sentence(s), counted from 0"
+        raise ApiError(422, "no_such_sentence", message)
+    words = len(document.sentences[number].words)
+    if words > limits.step_words:
+        message = f"the sentence has {words} words, more than {limits.step_words}"
+        raise ApiError(422, "sentence_too_long", message)
+    if estimate.steps * estimate.span_count(words) > limits.step_spans:
+        raise too_much_work(
+            f"more than {limits.step_spans} steps × spans; ask for fewer steps or spans"
+        )
+    document.choose(number)
 
 
-def _respond(service: Service, fields: bytes) -> Response:
-    """Build a response from fields that the model process has already encoded as JSON."""
-    model = b'"model":' + json.dumps(service.name).encode()
-    return Response(b"{" + model + b"," + fields + b"}", media_type="application/json")
-
-
-async def _wait(service: Service, request: Request, queued: QueuedRequest) -> list[bytes]:
-    """Return all results; raise ApiError if the client leaves or the time is up."""
+async def _wait(service: Service, request: Request, job: Job) -> list[Document]:
+    """Return all documents; raise ApiError if the client leaves or the time is up."""
     seconds = service.limits.timeout
     left: asyncio.Future[Any] = asyncio.ensure_future(_disconnected(request))
-    results = asyncio.ensure_future(_gather(queued))
+    results = asyncio.ensure_future(_gather(job))
     try:
         await asyncio.wait({left, results}, timeout=seconds, return_when="FIRST_COMPLETED")
         if results.done():
@@ -166,13 +196,13 @@ async def _wait(service: Service, request: Request, queued: QueuedRequest) -> li
         raise client_gone() if left.done() else timed_out(seconds)
     finally:
         results.cancel()
-        service.batcher.drop(queued, "gone" if left.done() else "timed_out")
+        service.batcher.drop(job, "gone" if left.done() else "timed_out")
         left.cancel()
 
 
-async def _gather(queued: QueuedRequest) -> list[bytes]:
+async def _gather(job: Job) -> list[Document]:
     """Gather the results in a task which, unlike gather's future, can be cancelled silently."""
-    return await asyncio.gather(*queued.results)
+    return await asyncio.gather(*job.futures.values())
 
 
 async def _disconnected(request: Request) -> None:
@@ -180,28 +210,65 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
+def _json(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
 class LinesResponse(StreamingResponse):
     """One JSON line per text, in order, each sent when it is ready."""
 
-    def __init__(self, service: Service, queued: QueuedRequest) -> None:
+    def __init__(self, service: Service, job: Job, encode: Callable[[Document], bytes]) -> None:
         self.service = service
-        self.queued = queued
+        self.job = job
+        self.encode = encode
         super().__init__(self._lines(), media_type=NDJSON)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self.service.batcher.drop(self.queued, "gone")
+            self.service.batcher.drop(self.job, "gone")
 
     async def _lines(self) -> AsyncIterator[bytes]:
         seconds = self.service.limits.timeout
         end = time.monotonic() + seconds
         try:
-            for result in self.queued.results:
-                done, _ = await asyncio.wait({result}, timeout=max(0, end - time.monotonic()))
+            for future in self.job.futures.values():
+                done, _ = await asyncio.wait({future}, timeout=max(0, end - time.monotonic()))
                 if not done:
                     raise timed_out(seconds)
-                yield result.result() + b"\n"
+                yield self.encode(future.result()) + b"\n"
         except ApiError as error:
             yield error.body() + b"\n"
+
+
+async def _steps_json(
+    service: Service, document: Document, wanted: list[str] | None
+) -> AsyncIterator[bytes]:
+    """Yield the JSON of a `StepsResponse`, step by step."""
+    labels = service.model.labels
+    sentences = [(s.starts[0], s.ends[-1]) for s in document.sentences]
+    head = {"model": service.name, "text": document.text, "sentences": sentences}
+    if not document.chosen:
+        yield _json({**head, "words": [], "steps": [], "entities": []})
+        return
+    (number,) = document.chosen
+    sentence, result = document.sentences[number], document.results[number]
+    starts, ends = sentence.starts, sentence.ends
+    words = list(zip(starts, ends, strict=True))[: result["words"]]
+    yield _json({**head, "words": words})[:-1] + b',"steps":['
+    for i, (timestep, rows) in enumerate(result["steps"]):
+        spans = [
+            {
+                "start": starts[left],
+                "end": ends[right],
+                "to_start": starts[to_left],
+                "to_end": ends[to_right],
+                "label": None if type_id is None else labels[type_id],
+                "score": score,
+            }
+            for (left, right), (to_left, to_right), type_id, score in rows
+        ]
+        yield (b"," if i else b"") + _json({"timestep": timestep, "spans": spans})
+    found = [()] * number + [result["entities"]] + [()] * (len(sentences) - number - 1)
+    yield b'],"entities":' + _json(document.entities(found, labels, wanted)) + b"}"

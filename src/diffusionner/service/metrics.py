@@ -39,7 +39,8 @@ class Metrics:
         self.batch_seconds = histogram("batch_seconds", "Duration of a batch.", buckets=SECONDS)
         self.queued = histogram("queue_seconds", "Wait of a text for its batch.", buckets=SECONDS)
         self.queue_requests = gauge("queue_requests", "Queued requests.")
-        self.queue_characters = gauge("queue_characters", "Queued characters.")
+        self.queue_work = gauge("queue_work", "Estimated work queued, in units of about a ms.")
+        self.rate = gauge("work_rate", "Work per second of one model process, measured.")
         self.restarts = counter("worker_restarts", "Restarts of model processes.")
 
     def text(self) -> bytes:

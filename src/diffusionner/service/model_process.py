@@ -6,67 +6,100 @@ import asyncio
 import logging
 import multiprocessing
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from typing import TypeVar
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 
-from diffusionner.errors import CheckpointError
+from diffusionner.errors import CheckpointError, DiffusionNERError
 from diffusionner.service import worker
 from diffusionner.service.metrics import Metrics
-from diffusionner.service.worker import ModelInfo, Operation
+from diffusionner.service.worker import Answer, ModelInfo, Operation, Slice
 
 log = logging.getLogger("diffusionner.service")
-Result = TypeVar("Result")
+
+
+class ProcessDiedError(Exception):
+    pass
 
 
 class ModelProcess:
-    """A process that runs the model; if it dies, it is restarted and its batch is repeated once."""
+    """A process that runs the model; if it dies, it is restarted and its batches are repeated once.
+
+    It has two lanes. A call on the short lane interrupts one on the long lane.
+    """
 
     def __init__(
         self, model: str, device: str | None, cores: set[int] | None, metrics: Metrics
     ) -> None:
         self.arguments = (model, device, cores)
         self.metrics = metrics
-        self.pool = self._start()
+        self.threads = ThreadPoolExecutor(2)  # each waits for the answer of one lane
+        self.repeating = asyncio.Lock()
+        self.stopped = False
+        self._start()
 
-    def _start(self) -> ProcessPoolExecutor:
+    def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(1, context, worker.load, self.arguments)
+        self.short, short = context.Pipe()
+        self.long, long = context.Pipe()
+        arguments = (*self.arguments, short, long)
+        self.process = context.Process(target=worker.main, args=arguments, daemon=True)
+        self.process.start()
+        short.close()
+        long.close()
 
     async def info(self) -> ModelInfo:
         try:
-            return await self._call(worker.info)
-        except BrokenProcessPool:
+            info = (await self._call(False, None)).value
+        except ProcessDiedError:
             raise CheckpointError(
                 "the process loading the model died; is there enough memory?"
             ) from None
+        if isinstance(info, DiffusionNERError):
+            raise info
+        assert isinstance(info, ModelInfo)
+        return info
 
-    async def run(self, operation: Operation, texts: Sequence[str]) -> list[bytes]:
-        for last_attempt in (False, True):
-            try:
-                return await self._call(worker.run, operation, list(texts))
-            except BrokenProcessPool:
-                self._restart()
-                if last_attempt:
-                    raise
-        raise AssertionError
+    async def run(self, short: bool, operation: Operation, slices: Sequence[Slice]) -> Answer:
+        async with self.repeating:  # wait for batches that are being repeated
+            pass
+        try:
+            return await self._call(short, (operation, slices))
+        except ProcessDiedError:
+            # Alone, so that a text that kills the process again harms no other.
+            async with self.repeating:
+                return await self._call(short, (operation, slices))
 
-    async def _call(self, function: Callable[..., Result], *arguments: object) -> Result:
+    async def _call(self, short: bool, call: object) -> Answer:
+        process, connection = self.process, self.short if short else self.long
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self.pool, function, *arguments)
+        try:
+            return await loop.run_in_executor(self.threads, _exchange, connection, call)
+        except (EOFError, OSError):
+            if self.process is process and not self.stopped:
+                self._restart()
+            raise ProcessDiedError from None
 
     def _restart(self) -> None:
         log.error("the model process died; restarting it")
         self.metrics.restarts.inc()
-        self.pool.shutdown(wait=False)
-        self.pool = self._start()
+        self.process.kill()  # a connection may fail before the process has ended
+        self.process.join()
+        # The old connections are closed once no thread waits on them any more.
+        self._start()
 
     def stop(self) -> None:
         """Stop at once, without waiting for a batch that nobody needs any more."""
-        for process in list(self.pool._processes.values()):
-            process.kill()  # it ignores other signals
-        self.pool.shutdown()
+        self.stopped = True
+        self.process.kill()  # it ignores other signals
+        self.process.join()
+        self.threads.shutdown()  # their calls have ended with the process
+
+
+def _exchange(connection: Connection, call: object) -> Answer:
+    connection.send(call)
+    answer: Answer = connection.recv()
+    return answer
 
 
 def start_processes(

@@ -62,6 +62,6 @@ class Service:
             self.failure = error
             self.on_failure()
             return
-        self.batcher.start(backends)
+        self.batcher.start(backends, infos[0])
         self.loaded = infos[0]
         log.info("ready: model %s, %d process(es)", self.name, len(backends))

@@ -18,12 +18,13 @@ def _integer(value: Any) -> Any:
 
 
 def _distinct(labels: list[str]) -> list[str]:
-    """Sort labels and remove duplicates, so that requests for the same ones share batches."""
+    """Sort labels and remove duplicates: they are a set."""
     return sorted(set(labels))
 
 
 Label = Annotated[str, Field(max_length=LABEL_CHARACTERS)]
 Labels = Annotated[list[Label], Field(max_length=MAX_LABELS), AfterValidator(_distinct)]
+INFERENCE_OPTIONS = {"steps", "spans", "threshold", "overlap"}
 
 
 class Options(BaseModel):
@@ -45,7 +46,7 @@ class Options(BaseModel):
     labels: Labels | None = Field(None, description="Return only entities of these types.")
 
     def inference_options(self) -> dict[str, Any]:
-        return self.model_dump(exclude={"texts", "text", "labels"}, exclude_none=True)
+        return self.model_dump(include=INFERENCE_OPTIONS, exclude_none=True)
 
 
 class EntitiesRequest(Options):
@@ -54,6 +55,9 @@ class EntitiesRequest(Options):
 
 class StepsRequest(Options):
     text: str
+    sentence: Annotated[int, Field(ge=0), BeforeValidator(_integer)] = Field(
+        0, description="Which sentence of the text, counted from 0."
+    )
 
 
 Request = TypeVar("Request", bound=Options)
@@ -109,17 +113,12 @@ class DenoisingStep(BaseModel):
     spans: list[NoisySpan] = Field(description="A span has the same index at every step.")
 
 
-class SentenceSteps(BaseModel):
-    start: int
-    end: int
-    words: list[tuple[int, int]] = Field(description="Start and end of each word.")
-    steps: list[DenoisingStep]
-
-
 class StepsResponse(BaseModel):
     model: str
     text: str
-    sentences: list[SentenceSteps]
+    sentences: list[tuple[int, int]] = Field(description="Start and end of each sentence.")
+    words: list[tuple[int, int]] = Field(description="Start and end of each word of the one shown.")
+    steps: list[DenoisingStep]
     entities: list[FoundEntity] = Field(description="Entities that result from these steps.")
 
 

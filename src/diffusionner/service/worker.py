@@ -1,25 +1,30 @@
-"""Code that runs in a model process: texts in, JSON out. Only this process loads the library."""
+"""Code that runs in a model process: sentences in, entities out. Only this process loads the model.
+
+The process answers calls on two connections. Between two modules of the network, a call on the
+connection for short requests interrupts a long one, so that it need not wait for it.
+"""
 
 from __future__ import annotations
 
 import gc
-import json
 import os
 import signal
-import threading
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from multiprocessing import parent_process
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from diffusionner.corpus import Entity
+from diffusionner.corpus import Sentence
 from diffusionner.errors import DiffusionNERError
 from diffusionner.settings import Settings
 
 if TYPE_CHECKING:
     from diffusionner.inference.pipeline import DiffusionNER
-    from diffusionner.inference.trajectory import Trajectory, TrajectoryStep
-    from diffusionner.text import TextSentence
+
+# Entities of a sentence, as `inference.decoding.DecodedEntity`: left and right word, type, summed
+# probability, score and votes. Plain tuples, since the HTTP process does not load that module.
+Found: TypeAlias = Sequence[tuple[int, int, int, float, float, int]]
 
 
 class Operation(NamedTuple):
@@ -27,7 +32,25 @@ class Operation(NamedTuple):
 
     kind: str  # "entities" or "steps"
     options: tuple[tuple[str, object], ...]
-    labels: tuple[str, ...] | None
+
+
+class Slice(NamedTuple):
+    """Consecutive sentences of a text between the sentences that are their context."""
+
+    sentences: list[list[str]]  # words
+    first: int  # sentences[first:last] are computed,
+    last: int
+    share: int = 0  # and of a single sentence this share of its windows
+    shares: int = 1
+    found: Found = ()  # in earlier shares
+
+
+class Answer(NamedTuple):
+    """Result of a call."""
+
+    value: Any  # None if the call failed
+    seconds: float  # without interruptions
+    error: str | None = None  # name of the exception
 
 
 @dataclass(frozen=True)
@@ -37,114 +60,182 @@ class ModelInfo:
     labels: list[str]
     backend: str
     settings: Settings
+    interruptible: bool  # short requests interrupt long ones
 
 
-class JsonPredictor:
-    """Runs operations and returns their results as JSON."""
+class Predictor:
+    """Runs operations on slices of texts."""
+
+    interruptible = False
 
     def __init__(self, ner: DiffusionNER) -> None:
         self.ner = ner
 
     def info(self) -> ModelInfo:
         backend = "torch" if hasattr(self.ner.engine, "network") else "onnx"
-        return ModelInfo(list(self.ner.labels), backend, self.ner.settings)
+        return ModelInfo(list(self.ner.labels), backend, self.ner.settings, self.interruptible)
 
-    def run(self, operation: Operation, texts: Sequence[str]) -> list[bytes]:
+    def run(self, operation: Operation, slices: Sequence[Slice]) -> list[list[Any]]:
+        """Return a result for each sentence of each slice."""
         options = dict(operation.options)
         if operation.kind == "steps":
-            return [self._steps(text, options, operation.labels) for text in texts]
-        results = self.ner.pipe(texts, **options)
-        return [
-            _json({"text": text, "entities": _select(entities, operation.labels)})
-            for text, entities in zip(texts, results, strict=True)
-        ]
+            return [[self._steps(one, options)] for one in slices]
+        return self._entities(slices, options)
 
-    def _steps(self, text: str, options: dict[str, Any], labels: Sequence[str] | None) -> bytes:
-        options = {**options, "start": "noise"}
-        parts, trajectories = self.ner.steps(text, **options)
-        entities = self.ner(text, **options)
-        sentences = [
-            _sentence(parts[trajectory.sentence], trajectory, self.ner.labels)
-            for trajectory in trajectories
-        ]
-        return _json({"text": text, "sentences": sentences, "entities": _select(entities, labels)})
+    def _entities(self, slices: Sequence[Slice], options: dict[str, Any]) -> list[list[Any]]:
+        """Return the entities of each sentence, all in one batch.
+
+        The shares of a long sentence are computed one after the other; the last one resolves
+        overlaps between the entities of all of them.
+        """
+        import numpy as np
+
+        from diffusionner.batching import EncodedCorpus
+        from diffusionner.inference.decoding import DecodedEntity, resolve_overlaps
+        from diffusionner.inference.stream import PredictionTask, paused_collector, predict
+
+        ner = self.ner
+        inference = ner.settings.with_inference(options).inference
+        with paused_collector():
+            sentences = [
+                Sentence(words, doc=str(number))
+                for number, one in enumerate(slices)
+                for words in one.sentences
+            ]
+            corpus = EncodedCorpus(sentences, ner.subwords, ner.settings.encoder)
+            chosen, places = [], []  # windows and sentences of each slice
+            offset = 0
+            for one in slices:
+                place = range(offset + one.first, offset + one.last)
+                start, end = np.searchsorted(corpus.windows.sentence, (place.start, place.stop))
+                cuts = [start + (end - start) * s // one.shares for s in (one.share, one.share + 1)]
+                chosen.append(np.arange(*cuts))
+                places.append(place)
+                offset += len(one.sentences)
+            corpus.keep_windows(np.concatenate(chosen))
+            task = PredictionTask(corpus, range(len(sentences)))
+            rule = ner.score_rule(inference)
+            decoded = predict(ner.engine, task, replace(inference, overlap="all"), rule)
+        results = []
+        for one, place in zip(slices, places, strict=True):
+            found = [decoded[sentence] for sentence in place]
+            if one.found:
+                found[0] = [*map(DecodedEntity._make, one.found), *found[0]]
+            if one.share == one.shares - 1:
+                found = [
+                    resolve_overlaps(entities, inference.overlap) if len(entities) > 1 else entities
+                    for entities in found
+                ]
+            results.append([list(map(tuple, entities)) for entities in found])
+        return results
+
+    def _steps(self, one: Slice, options: dict[str, Any]) -> dict[str, Any]:
+        """Return the denoising steps of a sentence and the entities that result from them."""
+        import numpy as np
+
+        from diffusionner.batching import EncodedCorpus
+        from diffusionner.inference.trajectory import trajectories
+
+        ner = self.ner
+        settings = ner.settings.with_inference(options)
+        sentences = [Sentence(words, doc="") for words in one.sentences]
+        corpus = EncodedCorpus(sentences, ner.subwords, ner.settings.encoder)
+        corpus.keep_windows(np.flatnonzero(corpus.windows.sentence == one.first)[:1])
+        rule = ner.score_rule(settings.inference)
+        (trajectory,) = trajectories(ner.engine, corpus, settings, rule)
+        (((entities,),)) = self._entities([one], options)
+        steps = [(step.timestep, [tuple(s) for s in step.spans]) for step in trajectory.steps]
+        return {"words": trajectory.words, "steps": steps, "entities": entities}
 
 
-def _select(entities: Sequence[Entity], labels: Sequence[str] | None) -> list[dict[str, Any]]:
-    return [e.to_dict() for e in entities if labels is None or e.label in labels]
+# --- The process --------------------------------------------------------------------------------
 
 
-def _sentence(part: TextSentence, trajectory: Trajectory, labels: Sequence[str]) -> dict[str, Any]:
-    first, last = trajectory.first, trajectory.first + trajectory.words - 1
-    words = zip(part.starts[first : last + 1], part.ends[first : last + 1], strict=True)
-    return {
-        "start": part.starts[first],
-        "end": part.ends[last],
-        "words": list(words),
-        "steps": [_step(part, step, labels) for step in trajectory.steps],
-    }
+class ModelServer:
+    """Answers calls on two connections; those on the first interrupt those on the second."""
+
+    def __init__(self, short: Connection, long: Connection) -> None:
+        self.short, self.long = short, long
+        self.predictor: Predictor | None = None
+        self.failure: DiffusionNERError | None = None
+        self.running_long = False
+        self.next_turn = 0.0  # when a long call may be interrupted again
+        self.interrupted = 0.0  # seconds in total
+
+    def load(self, model: str, device: str | None) -> None:
+        from diffusionner.inference.pipeline import DiffusionNER
+
+        try:
+            ner = DiffusionNER.from_pretrained(model, device)
+        except DiffusionNERError as error:
+            self.failure = error
+            return
+        self.predictor = Predictor(ner)
+        if hasattr(ner.engine, "network") and next(ner.network.parameters()).device.type == "cpu":
+            from torch.nn.modules.module import register_module_forward_pre_hook
+
+            register_module_forward_pre_hook(self.interrupt)
+            self.predictor.interruptible = True
+        gc.freeze()  # keeps the garbage collector from scanning the model again and again
+        self.predictor.run(Operation("entities", ()), [Slice([["Warm", "."]], 0, 1)])
+
+    def serve(self) -> None:
+        """Answer calls until the main process closes its connections or dies."""
+        while True:
+            if self.short in wait([self.short, self.long]):
+                self._answer(self.short)
+            else:
+                self.running_long = True
+                self._answer(self.long)
+                self.running_long = False
+
+    def interrupt(self, *_: object) -> None:
+        """Answer a short call within a long one, which then gets as much time before the next."""
+        if not self.running_long or time.monotonic() < self.next_turn or not self.short.poll():
+            return
+        self.running_long = False
+        started = time.monotonic()
+        self._answer(self.short)
+        seconds = time.monotonic() - started
+        self.interrupted += seconds
+        self.next_turn = time.monotonic() + seconds
+        self.running_long = True
+
+    def _answer(self, connection: Connection) -> None:
+        call = connection.recv()
+        started, before = time.monotonic(), self.interrupted
+        value, error = None, None
+        try:
+            value = self._info() if call is None else self._run(*call)
+        except Exception as failure:  # its message could contain the text
+            error = type(failure).__name__
+        seconds = time.monotonic() - started - (self.interrupted - before)
+        connection.send(Answer(value, seconds, error))
+
+    def _info(self) -> ModelInfo | DiffusionNERError:
+        return self.failure or self._loaded.info()
+
+    def _run(self, operation: Operation, slices: Sequence[Slice]) -> list[list[Any]]:
+        return self._loaded.run(operation, slices)
+
+    @property
+    def _loaded(self) -> Predictor:
+        assert self.predictor is not None
+        return self.predictor
 
 
-def _step(part: TextSentence, step: TrajectoryStep, labels: Sequence[str]) -> dict[str, Any]:
-    spans = [
-        {
-            "start": part.starts[span.noisy[0]],
-            "end": part.ends[span.noisy[1]],
-            "to_start": part.starts[span.denoised[0]],
-            "to_end": part.ends[span.denoised[1]],
-            "label": None if span.type_id is None else labels[span.type_id],
-            "score": span.score,
-        }
-        for span in step.spans
-    ]
-    return {"timestep": step.timestep, "spans": spans}
-
-
-def _json(value: object) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-
-
-# --- Functions called in the model process ------------------------------------------------------
-
-_predictor: JsonPredictor | None = None
-_failure: DiffusionNERError | None = None
-
-
-def load(model: str, device: str | None, cores: set[int] | None) -> None:
-    """Load the model when the process starts."""
-    global _predictor, _failure
+def main(
+    model: str, device: str | None, cores: set[int] | None, short: Connection, long: Connection
+) -> None:
+    """Load the model and serve it; the target of a model process."""
     # Signals may reach all processes of the service; the main process ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
     if cores is not None:
         os.sched_setaffinity(0, cores)
-    from diffusionner.inference.pipeline import DiffusionNER
-
+    server = ModelServer(short, long)
+    server.load(model, device)
     try:
-        _predictor = JsonPredictor(DiffusionNER.from_pretrained(model, device))
-    except DiffusionNERError as error:
-        _failure = error
+        server.serve()
+    except (EOFError, OSError):  # the main process is gone
         return
-    gc.freeze()  # keeps the garbage collector from scanning the model again and again
-    _predictor.run(Operation("entities", (), None), ["Warm."])
-
-
-def info() -> ModelInfo:
-    if _failure is not None:
-        raise _failure
-    assert _predictor is not None
-    return _predictor.info()
-
-
-def run(operation: Operation, texts: list[str]) -> list[bytes]:
-    assert _predictor is not None
-    return _predictor.run(operation, texts)
-
-
-def _exit_with_parent() -> None:
-    """Exit when the main process ends, even if it was killed."""
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)

@@ -9,7 +9,6 @@ const MAX_LINK = 30000; // characters that all browsers accept
 const UNLIKELY = 0.05; // minimum score when unlikely entities are included
 const hues = new Map();
 let result = null; // { text, entities (code point offsets), units (string offsets) }
-let sentences = []; // of the last response of v1/steps
 let running = null;
 let denoises = true; // false for methods without diffusion
 let modelLoaded = null; // resolves when the labels and their colours are known
@@ -131,7 +130,6 @@ function show() {
 // --- Denoising ---------------------------------------------------------------------------------
 
 function clearSteps() {
-  sentences = [];
   stage.clear();
   $("sentence").replaceChildren(new Option("first", "0"));
 }
@@ -139,35 +137,30 @@ function clearSteps() {
 async function watch() {
   const { text } = result;
   await run("Denoising …", async (signal) => {
-    const body = { text, steps: Number($("steps").value), ...options() };
+    const sentence = Math.max(0, $("sentence").selectedIndex);
+    const body = { text, sentence, steps: Number($("steps").value), ...options() };
     const answer = await send("v1/steps", body, signal);
-    const entities = inUnits(text, answer.entities);
     const units = [0];
     for (const character of text) units.push(units.at(-1) + character.length);
-    sentences = answer.sentences.map((sentence) => toStringOffsets(sentence, units, entities));
-    const chosen = Math.min($("sentence").selectedIndex, sentences.length - 1);
     $("sentence").replaceChildren(
-      ...sentences.map(({ sentence }, i) => {
-        const said = text.slice(sentence.start, sentence.end);
+      ...answer.sentences.map(([start, end], i) => {
+        const said = text.slice(units[start], units[end]);
         return new Option(`${i + 1}: ${said.length > 50 ? `${said.slice(0, 50)}…` : said}`, String(i));
       }),
     );
-    $("status").textContent = sentences.length ? "Press Play or move the slider." : "The text has no words.";
-    if (!sentences.length) return;
-    $("sentence").selectedIndex = Math.max(0, chosen);
-    choose();
+    $("status").textContent = answer.steps.length ? "Press Play or move the slider." : "The text has no words.";
+    if (!answer.steps.length) return;
+    $("sentence").selectedIndex = sentence;
+    stage.load(text, toStringOffsets(answer, units), inUnits(text, answer.entities));
     stage.start();
   });
 }
 
 /** Convert code point offsets to string offsets. */
-function toStringOffsets(sentence, units, entities) {
-  const [start, end] = [units[sentence.start], units[sentence.end]];
-  const moved = {
-    start,
-    end,
-    words: sentence.words.map(([s, e]) => [units[s], units[e]]),
-    steps: sentence.steps.map(({ timestep, spans }) => ({
+function toStringOffsets({ words, steps }, units) {
+  return {
+    words: words.map(([start, end]) => [units[start], units[end]]),
+    steps: steps.map(({ timestep, spans }) => ({
       timestep,
       spans: spans.map((span) => ({
         ...span,
@@ -178,12 +171,6 @@ function toStringOffsets(sentence, units, entities) {
       })),
     })),
   };
-  return { sentence: moved, entities: entities.filter((e) => e.start >= start && e.end <= end) };
-}
-
-function choose() {
-  const chosen = sentences[$("sentence").selectedIndex];
-  if (chosen) stage.load(result.text, chosen.sentence, chosen.entities);
 }
 
 // --- Copies and links --------------------------------------------------------------------------
@@ -254,7 +241,7 @@ $("min-score").addEventListener("input", show);
 $("copy-json").addEventListener("click", copyJson);
 $("copy-link").addEventListener("click", copyLink);
 $("watch").addEventListener("click", watch);
-$("sentence").addEventListener("change", choose);
+$("sentence").addEventListener("change", watch);
 window.addEventListener("hashchange", openLink);
 modelLoaded = loadModel();
 openLink();

@@ -1,0 +1,144 @@
+"""A request to the model: texts, cut into parts that take turns with those of other requests."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from diffusionner.corpus import Entity
+from diffusionner.service.limits import BATCH_WORK, PART_WORK
+from diffusionner.service.worker import Found, Operation, Slice
+from diffusionner.text import TextSentence
+
+
+class Document:
+    """One text: its sentences and, as they are computed, what was found in them."""
+
+    def __init__(self, text: str, sentences: list[TextSentence], work: list[float]) -> None:
+        """work: of each sentence."""
+        self.text = text
+        self.sentences = sentences
+        self.work = work
+        self.chosen = range(len(sentences))  # the sentences to compute
+        self.missing = len(sentences)
+        self.results: list[Any] = [()] * len(sentences)
+
+    def choose(self, sentence: int) -> None:
+        """Compute only the steps of this sentence."""
+        self.chosen = range(sentence, sentence + 1)
+        self.missing = 1
+        self.work[sentence] *= 2  # once for the steps, once for the entities
+
+    def entities(
+        self, found: Sequence[Found], labels: Sequence[str], wanted: Sequence[str] | None
+    ) -> list[dict[str, Any]]:
+        """Return entities of these types; found: entities of each sentence, in words."""
+        entities = []
+        for sentence, rows in zip(self.sentences, found, strict=True):
+            for left, right, type_id, _, score, _ in rows:
+                if wanted is None or labels[type_id] in wanted:
+                    start, end = sentence.starts[left], sentence.ends[right]
+                    entity = Entity(start, end, labels[type_id], score, self.text[start:end])
+                    entities.append(entity.to_dict())
+        return entities
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Consecutive sentences of a document, or a share of the windows of a single long one."""
+
+    job: Job
+    document: Document
+    first: int
+    last: int
+    work: float
+    share: int = 0
+    shares: int = 1
+    found: Found = ()  # in earlier shares of the sentence
+
+    def slice(self, context: int) -> Slice:
+        """Return the message for a model process."""
+        first = max(0, self.first - context)
+        sentences = [s.words for s in self.document.sentences[first : self.last + context]]
+        chosen = (self.first - first, self.last - first)
+        return Slice(sentences, *chosen, self.share, self.shares, self.found)
+
+
+class Job:
+    """A request: its parts that are still queued, and a future for each document."""
+
+    def __init__(
+        self, operation: Operation, documents: Sequence[Document], batch_work: float = 0.0
+    ) -> None:
+        """batch_work: work of a batch apart from its sentences."""
+        loop = asyncio.get_running_loop()
+        self.operation = operation
+        self.batch_work = batch_work
+        self.futures: dict[Document, asyncio.Future[Document]] = {
+            document: loop.create_future() for document in documents
+        }
+        self.parts: deque[Part] = deque()
+        for document, future in self.futures.items():
+            self.parts.extend(self._cut(document))
+            if not document.missing:
+                future.set_result(document)
+        self.work = sum(part.work * part.shares for part in self.parts)  # not yet in a batch
+        self.received = time.monotonic()
+
+    def _cut(self, document: Document) -> Iterator[Part]:
+        first, last, work = document.chosen.start, document.chosen.stop, 0.0
+        for i in document.chosen:
+            if i > first and work + document.work[i] > PART_WORK:
+                yield self._part(document, first, i, work)
+                first, work = i, 0.0
+            work += document.work[i]
+        if first < last:
+            yield self._part(document, first, last, work)
+
+    def _part(self, document: Document, first: int, last: int, work: float) -> Part:
+        # Only a sentence of many windows, or with many steps and spans, exceeds a batch.
+        shares = max(1, round(work / BATCH_WORK)) if self.operation.kind == "entities" else 1
+        return Part(self, document, first, last, work / shares, shares=shares)
+
+    def pop(self) -> Part:
+        part = self.parts.popleft()
+        self.work -= part.work
+        return part
+
+    def finish(self, part: Part, results: Sequence[Any]) -> bool:
+        """Store the results of a part, or queue the next share of its sentence.
+
+        Return whether the document is complete.
+        """
+        document, future = part.document, self.futures[part.document]
+        if future.done():  # dropped
+            return False
+        if part.share < part.shares - 1:
+            self.parts.appendleft(replace(part, share=part.share + 1, found=results[0]))
+            return False
+        document.results[part.first : part.last] = results
+        document.missing -= part.last - part.first
+        if document.missing:
+            return False
+        future.set_result(document)
+        return True
+
+    def fail(self, part: Part, error: Exception) -> None:
+        future = self.futures[part.document]
+        if not future.done():
+            future.set_exception(error)
+
+    def drop(self) -> int:
+        """Forget what is queued; return the number of texts concerned."""
+        texts = len({part.document for part in self.parts})
+        self.parts.clear()
+        self.work = 0.0
+        for future in self.futures.values():
+            if future.done() and not future.cancelled():
+                future.exception()  # else asyncio logs that it was never retrieved
+            future.cancel()
+        return texts

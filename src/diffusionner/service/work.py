@@ -1,0 +1,73 @@
+"""Estimated work of a request.
+
+One unit of work is about a millisecond of one core of the CPU on which the constants were fitted
+(`python -m benchmarks work` compares estimates with measurements). The service measures how many
+units a second its own machine does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import Any
+
+from diffusionner.settings import Settings
+from diffusionner.text import TextSentence
+
+CHARACTERS_PER_SUBWORD = 4.5
+MAX_SUBWORDS_PER_WORD = 48  # as in batching.subwords
+SPECIAL_SUBWORDS = 2
+BATCH = 13.0  # reading the weights, whatever the batch contains
+BATCH_STEP = 2.0  # per denoising step
+SUBWORD, SUBWORD_SQUARED = 0.42, 0.0005  # encoder, per sentence
+STEP = 0.9  # per sentence and denoising step,
+SPAN, SPAN_WORD = 0.125, 0.0005  # and for each of its spans
+
+
+class WorkEstimate:
+    """Estimates the work of sentences for a model and the options of a request."""
+
+    def __init__(self, settings: Settings, options: dict[str, Any]) -> None:
+        inference = settings.with_inference(options).inference
+        self.context = settings.encoder.context
+        self.window = settings.encoder.max_subwords
+        self.steps = inference.steps if settings.denoises else 1
+        self.spans = inference.spans
+        self.from_noise = inference.start == "noise"
+        self.largest_window = 0.0  # work of one window so far
+
+    @property
+    def batch(self) -> float:
+        """Work of a batch apart from its sentences."""
+        return BATCH + BATCH_STEP * self.steps
+
+    def of_sentences(self, sentences: Sequence[TextSentence]) -> Iterator[float]:
+        """Yield the work of each sentence of a text, its neighbours being its context."""
+        sizes = [_subwords(sentence) for sentence in sentences]
+        before = list(accumulate(sizes, initial=0.0))
+        for i, (sentence, size) in enumerate(zip(sentences, sizes, strict=True)):
+            last = min(len(sizes), i + 1 + self.context)
+            read = min(self.window, before[last] - before[max(0, i - self.context)])
+            words, windows = len(sentence.words), 1.0
+            if size > self.window:  # windows overlap by half
+                windows = 2 * size / self.window
+                words = round(words / windows * 2)
+            work = self._of_window(words, read + SPECIAL_SUBWORDS)
+            self.largest_window = max(self.largest_window, work)
+            yield windows * work
+
+    def _of_window(self, words: int, subwords: float) -> float:
+        spans = self.span_count(words) * (SPAN + SPAN_WORD * words)
+        return subwords * (SUBWORD + SUBWORD_SQUARED * subwords) + self.steps * (STEP + spans)
+
+    def span_count(self, words: int) -> float:
+        """Return the expected number of spans; "auto" keeps only likely candidates."""
+        if isinstance(self.spans, int):
+            return self.spans
+        return min(150, 1.5 * words + 6) if self.from_noise else 2 + words / 10
+
+
+def _subwords(sentence: TextSentence) -> float:
+    words, characters = len(sentence.words), sentence.ends[-1] - sentence.starts[0]
+    # Only the beginning of a very long word is read.
+    return min(max(words, characters / CHARACTERS_PER_SUBWORD), MAX_SUBWORDS_PER_WORD * words)
