@@ -89,6 +89,7 @@ class Batcher:
         metrics.queue_work.set_function(lambda: sum(lane.work for lane in self.lanes))
         metrics.rate.set_function(lambda: self.rate)
         self.recent = (INITIAL_RATE, 1.0)  # work and seconds of recent batches, decaying
+        self.best_rate = INITIAL_RATE  # of an idle machine
         self.backends = 1
         self.context = 0  # sentences that a model reads around each one
         self.interruptible = False
@@ -134,7 +135,7 @@ class Batcher:
 
     async def read_all(self, texts: Sequence[str], estimate: WorkEstimate) -> list[Document]:
         """Read texts; raise ApiError as soon as they are too much work."""
-        limit = self.limits.work * self.rate * self.backends
+        limit = self.limits.work * self.best_rate * self.backends
         documents: list[Document] = []
         total = 0.0
         for text in texts:
@@ -144,7 +145,7 @@ class Batcher:
             if total > limit:
                 raise too_much_work(
                     f"this request would take more than {self.limits.work:g} seconds of computing; "
-                    "divide it into several, or ask for fewer steps or spans"
+                    "divide it into several requests, or ask for fewer steps or spans"
                 )
             if estimate.largest_window > SENTENCE_WORK:
                 raise too_much_work("too many steps × spans; ask for fewer steps or spans")
@@ -155,11 +156,9 @@ class Batcher:
         if self.stopped:
             message = "the service is stopping; retry later"
             raise ApiError(503, "stopping", message, {"retry-after": "1"})
-        lane, other = self.lanes if job.work <= SHORT_WORK else self.lanes[::-1]
+        lane = self.short if job.work <= SHORT_WORK else self.long
         ahead = lane.work_ahead(job.work)
         seconds = ahead / (self.rate * self.backends)
-        if other.jobs or other.running:  # both lanes get half of the time
-            seconds *= 2
         too_long = seconds > self.limits.wait and ahead > FREE_WORK
         if too_long or sum(len(lane.jobs) for lane in self.lanes) >= self.limits.queue:
             retry = max(1, math.ceil(seconds))
@@ -247,6 +246,7 @@ class Batcher:
         before, seconds_before = self.recent
         keep = 0.98 ** min(50.0, 10 * seconds)  # about five seconds of computing count
         self.recent = (keep * before + work, keep * seconds_before + seconds)
+        self.best_rate = max(self.best_rate, self.rate)
         self.metrics.batch_seconds.observe(seconds)
 
 

@@ -12,7 +12,7 @@ class Limits:
     characters: int = 100_000  # per text; 422 text_too_long
     steps: int = 50  # 422 invalid
     spans: int = 500  # 422 invalid
-    work: float = 15.0  # estimated seconds of computing per request; 422 too_much_work
+    work: float = 30.0  # estimated seconds of computing per request; 422 too_much_work
     step_characters: int = 5_000  # per text of /v1/steps; 422 text_too_long
     step_words: int = 100  # of its sentence; 422 sentence_too_long
     step_spans: int = 3_000  # steps × spans of /v1/steps: 300 kB; 422 too_much_work
@@ -27,7 +27,7 @@ SENTENCE_WORK = 1_500.0  # of one sentence, which is never divided; 422 too_much
 PART_WORK = 60.0  # requests take turns in parts of this size
 SHORT_WORK = 120.0  # requests up to this size need not wait for longer ones
 BATCH_WORK = 500.0  # per batch: about fifty sentences
-FREE_WORK = 2 * BATCH_WORK  # always accepted, however slow the machine is
+FREE_WORK = 4 * BATCH_WORK  # always accepted, however slow the machine is
 INITIAL_RATE = 1_000.0  # work per second, before the first measurement
 
 BATCH_SECONDS = 0.03  # of long requests, if short ones cannot interrupt the batch

@@ -14,7 +14,7 @@ from typing import Any
 from diffusionner.settings import Settings
 from diffusionner.text import TextSentence
 
-CHARACTERS_PER_SUBWORD = 4.5
+CHARACTERS_PER_SUBWORD = 5.0
 MAX_SUBWORDS_PER_WORD = 48  # as in batching.subwords
 SPECIAL_SUBWORDS = 2
 BATCH = 13.0  # reading the weights, whatever the batch contains

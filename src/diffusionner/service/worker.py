@@ -22,6 +22,8 @@ from diffusionner.settings import Settings
 if TYPE_CHECKING:
     from diffusionner.inference.pipeline import DiffusionNER
 
+FEW = 8  # slices in a batch of short requests
+
 # Entities of a sentence, as `inference.decoding.DecodedEntity`: left and right word, type, summed
 # probability, score and votes. Plain tuples, since the HTTP process does not load that module.
 Found: TypeAlias = Sequence[tuple[int, int, int, float, float, int]]
@@ -159,7 +161,7 @@ class ModelServer:
         self.predictor: Predictor | None = None
         self.failure: DiffusionNERError | None = None
         self.running_long = False
-        self.next_turn = 0.0  # when a long call may be interrupted again
+        self.next_turn = 0.0  # when short calls take precedence again
         self.interrupted = 0.0  # seconds in total
 
     def load(self, model: str, device: str | None) -> None:
@@ -182,26 +184,37 @@ class ModelServer:
     def serve(self) -> None:
         """Answer calls until the main process closes its connections or dies."""
         while True:
-            if self.short in wait([self.short, self.long]):
-                self._answer(self.short)
-            else:
+            ready = wait([self.short, self.long])
+            if self.long in ready and (self.short not in ready or self._is_turn_of_long()):
                 self.running_long = True
                 self._answer(self.long)
                 self.running_long = False
+            else:
+                self._answer_short()
 
     def interrupt(self, *_: object) -> None:
-        """Answer a short call within a long one, which then gets as much time before the next."""
-        if not self.running_long or time.monotonic() < self.next_turn or not self.short.poll():
-            return
-        self.running_long = False
-        started = time.monotonic()
-        self._answer(self.short)
-        seconds = time.monotonic() - started
-        self.interrupted += seconds
-        self.next_turn = time.monotonic() + seconds
-        self.running_long = True
+        """Answer a short call within a long one."""
+        if self.running_long and not self._is_turn_of_long() and self.short.poll():
+            self.running_long = False
+            self.interrupted += self._answer_short()
+            self.running_long = True
 
-    def _answer(self, connection: Connection) -> None:
+    def _is_turn_of_long(self) -> bool:
+        return time.monotonic() < self.next_turn
+
+    def _answer_short(self) -> float:
+        """Answer a short call; return the seconds it took.
+
+        Long calls then get as much time, and twice as much if many clients share the batch.
+        """
+        started = time.monotonic()
+        requests = self._answer(self.short)
+        seconds = time.monotonic() - started
+        self.next_turn = started + seconds + seconds * (1 if requests <= FEW else 2)
+        return seconds
+
+    def _answer(self, connection: Connection) -> int:
+        """Answer a call and return its number of slices."""
         call = connection.recv()
         started, before = time.monotonic(), self.interrupted
         value, error = None, None
@@ -211,6 +224,7 @@ class ModelServer:
             error = type(failure).__name__
         seconds = time.monotonic() - started - (self.interrupted - before)
         connection.send(Answer(value, seconds, error))
+        return 0 if call is None else len(call[1])
 
     def _info(self) -> ModelInfo | DiffusionNERError:
         return self.failure or self._loaded.info()
