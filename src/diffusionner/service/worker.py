@@ -118,6 +118,7 @@ class Predictor:
             task = PredictionTask(corpus, range(len(sentences)))
             rule = ner.score_rule(inference)
             decoded = predict(ner.engine, task, replace(inference, overlap="all"), rule)
+        policy = rule.flat_policy if inference.overlap == "flat" else inference.overlap
         results = []
         for one, place in zip(slices, places, strict=True):
             found = [decoded[sentence] for sentence in place]
@@ -125,7 +126,7 @@ class Predictor:
                 found[0] = [*map(DecodedEntity._make, one.found), *found[0]]
             if one.share == one.shares - 1:
                 found = [
-                    resolve_overlaps(entities, inference.overlap) if len(entities) > 1 else entities
+                    resolve_overlaps(entities, policy) if len(entities) > 1 else entities
                     for entities in found
                 ]
             results.append([list(map(tuple, entities)) for entities in found])
