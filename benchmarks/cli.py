@@ -14,6 +14,7 @@ from benchmarks import (
     profile_parts,
     serve_load,
     speed,
+    word_limits,
 )
 from benchmarks.attack import inputs
 from benchmarks.attack import models as attacked_models
@@ -39,6 +40,7 @@ app.command("flat")(flat_views.flat_views)
 app.command("attack-inputs")(inputs.attack_inputs)
 app.command("card")(command.card)
 app.command("attack-models")(attacked_models.attack_models)
+app.command("word-limits")(word_limits.word_limits)
 app.command("screenshots")(page_screenshots.page_screenshots)
 
 

@@ -5,7 +5,7 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
-from diffusionner.batching.encoded_corpus import FIXED_COST, cheapest_cuts
+from diffusionner.batching.batch_cuts import FIXED_COST, cheapest_cuts
 
 
 def cost(sizes, cuts, budget):

@@ -51,8 +51,10 @@ def test_crowded_sentences_get_several_spans_for_each_entity():
     assert (span_counts(words, "auto", "candidates") > words // 2).all(), "one for each, and more"
 
 
-def test_a_number_applies_to_all_sentences():
-    assert span_counts(np.array([1, 700, 3]), 20, "noise").tolist() == [20, 20, 20]
+@pytest.mark.parametrize("start", ["noise", "candidates"])
+def test_a_number_is_that_of_a_typical_sentence(start):
+    words = np.array([1, 3, 40, 41, 60, 400])
+    assert span_counts(words, 20, start).tolist() == [20, 20, 20, 20, 30, 200]
     assert min_spans(20) == 20
 
 
@@ -131,8 +133,10 @@ def sentences(nested_sentences: list[Sentence]) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(("steps", "eta"), [(1, 0.0), (4, 0.0), (4, 0.5)])
-def test_entities_do_not_depend_on_the_batch(ner, sentences, steps, eta):
-    options = {"steps": steps, "eta": eta}
+@pytest.mark.parametrize("spans", ["auto", 16])
+def test_entities_do_not_depend_on_the_batch(ner, sentences, spans, steps, eta):
+    """A sentence of several windows also has more than 16 spans."""
+    options = {"spans": spans, "steps": steps, "eta": eta}
     alone = [ner.predict_tokens([words], **options)[0] for words in sentences]
     assert len({own_count(len(words)) for words in sentences}) > 5
     assert all(alone)

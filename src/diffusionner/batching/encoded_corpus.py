@@ -1,7 +1,7 @@
 """A tokenised corpus, cut into windows, from which batches are gathered.
 
 A corpus is tokenised once into flat arrays. A *window* is one input of the encoder: a sentence (or,
-if it is too long for the encoder, an overlapping part of one) with its neighbouring sentences as
+if it is too long for the model, an overlapping part of one) with its neighbouring sentences as
 context. Sentences of a document are adjacent in the flat arrays, so a window is a slice of them,
 and a batch is gathered by index arithmetic.
 """
@@ -16,14 +16,20 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from diffusionner.batching.subwords import CHARACTERS_PER_WORD, NO_WORD, SubwordTokenizer
+from diffusionner.batching.batch_cuts import cheapest_cuts
+from diffusionner.batching.subwords import (
+    CHARACTERS_PER_WORD,
+    NO_WORD,
+    SubwordTokenizer,
+    WordLimits,
+)
 from diffusionner.corpus import Sentence, is_annotated
 from diffusionner.settings import EncoderSettings
 
-# Fixed cost of a batch as a share of the largest batch's: sequential work (the BiLSTM) and kernel
-# launches take as long for a small batch as for a large one.
-FIXED_COST = 1 / 8
-PARTS = 8  # maximum number of cuts within sentences of one length, per full batch of them
+# A model finds few of the names in a long list: no training sentence has as many. So the size of a
+# sentence, which decides how many words are read at once, counts a separator as several words.
+SEPARATORS = (",", ";", "|", "/", "•", "·", "、", "，", "；")
+SEPARATOR_SIZE = 4
 Integers = TypeVar("Integers", int, np.ndarray)
 Array = TypeVar("Array")  # numpy's on the host, the backend's own on a device
 # Arrays of a batch that a device needs; the encoder reads the first six.
@@ -88,6 +94,7 @@ class EncodedCorpus:
         width = CHARACTERS_PER_WORD if settings.character_filters else 0
         table = tokenizer.look_up([word for s in sentences for word in s.words], width)
         self.word_ids, self.characters = table.word_ids, table.characters
+        word_offset = _offsets(word_counts)
         self.character_count = table.character_count
         subword_counts = table.subword_count[table.word_ids]
         self.subword_offset = _offsets(subword_counts)  # [words + 1] first subword of each word
@@ -96,12 +103,17 @@ class EncodedCorpus:
         self.subwords = table.subwords[
             np.arange(len(self.word_of_subword)) + shift[self.word_of_subword]
         ]
+        limits, sizes = tokenizer.word_limits, word_offset[:0]
+        if limits is not None and word_counts.max(initial=0) * SEPARATOR_SIZE > limits.sentence:
+            sizes = _word_sizes([word for s in sentences for word in s.words], word_counts, limits)
         self.windows = _plan_windows(
             [s.doc for s in sentences],
-            _offsets(word_counts),
+            word_offset,
             self.subword_offset,
             settings.context,
             min(settings.max_subwords, tokenizer.limit) - tokenizer.special_count,
+            _offsets(sizes),
+            limits,
         )
         self.sentence_keys = np.array([_sentence_key(s.words) for s in sentences], dtype=np.int64)
         self.gold = np.zeros((0, 2), dtype=np.int64)
@@ -242,41 +254,6 @@ class EncodedCorpus:
         return [batches[i] for i in random.permutation(len(batches))]
 
 
-def cheapest_cuts(sizes: np.ndarray, budget: float) -> np.ndarray:
-    """Return where the batches start, and N: [N] ascending sizes → [batches + 1].
-
-    A batch is as wide as its last sentence. None has more than `budget` subwords, padding included,
-    unless a single sentence does.
-    """
-    ends = _possible_cuts(sizes, budget)  # [P + 1], the first is 0
-    cheapest = np.zeros(len(ends))  # cost of the best way to cut everything before each
-    before = np.zeros(len(ends), dtype=np.int64)  # start of its last batch, as an index of ends
-    first = 0
-    for i in range(1, len(ends)):
-        width = sizes[ends[i] - 1]
-        while first < i - 1 and (ends[i] - ends[first]) * width > budget:
-            first += 1
-        costs = cheapest[first:i] + (ends[i] - ends[first:i]) * width
-        best = int(costs.argmin())
-        cheapest[i] = costs[best] + FIXED_COST * budget
-        before[i] = first + best
-    cuts = [len(ends) - 1]
-    while cuts[-1]:
-        cuts.append(int(before[cuts[-1]]))
-    return ends[cuts[::-1]]
-
-
-def _possible_cuts(sizes: np.ndarray, budget: float) -> np.ndarray:
-    """Return the places to consider: where the size changes, and a few within each size."""
-    changes = np.flatnonzero(np.diff(sizes)) + 1
-    groups = np.concatenate([[0], changes, [len(sizes)]])
-    parts = [
-        np.arange(start, end, max(1, int(budget / max(1, sizes[start]) / PARTS)))
-        for start, end in pairwise(groups)
-    ]
-    return np.concatenate([*parts, [len(sizes)]]).astype(np.int64)
-
-
 def round_up(number: Integers, multiple: int) -> Integers:
     """Round up to a multiple."""
     return -(-number // multiple) * multiple
@@ -291,14 +268,35 @@ def _sentence_key(words: Sequence[str]) -> int:
     return int.from_bytes(digest.digest(), "little", signed=True) >> 1  # room to add an offset
 
 
+def _word_sizes(words: list[str], word_counts: np.ndarray, limits: WordLimits) -> np.ndarray:
+    """Return the size of each word, in words of ordinary text.
+
+    A word that stands three times in a row is no ordinary text: each one fills a window.
+    """
+    sizes = np.ones(len(words), dtype=np.int64)
+    spelled = np.array(words, dtype=object)
+    for separator in SEPARATORS:
+        sizes[spelled == separator] = SEPARATOR_SIZE
+    sentence = np.repeat(np.arange(len(word_counts)), word_counts)
+    same = (spelled[1:] == spelled[:-1]) & (sentence[1:] == sentence[:-1])
+    for word in np.flatnonzero(same[1:] & same[:-1]):
+        sizes[word : word + 3] = limits.window
+    return sizes
+
+
 def _plan_windows(
     docs: Sequence[str | None],
     word_offset: np.ndarray,
     subword_offset: np.ndarray,
     context: int,
     budget: int,
+    size_offset: np.ndarray,
+    limits: WordLimits | None,
 ) -> Windows:
-    """Plan the windows of every sentence, of at most `budget` subwords each, context included."""
+    """Plan the windows of every sentence, of at most `budget` subwords each, context included.
+
+    size_offset: [words + 1] sizes of the words before each; [1] if all sentences are read whole.
+    """
     number = np.arange(len(docs))
     left, right = number, number
     if context and len(docs):
@@ -309,10 +307,17 @@ def _plan_windows(
         right = np.minimum(number + context, cut[runs + 1] - 1)
 
     start, end = word_offset[:-1], word_offset[1:]
-    long = np.flatnonzero(subword_offset[end] - subword_offset[start] > budget)
+    is_long = subword_offset[end] - subword_offset[start] > budget
+    bounds = [(subword_offset, budget)]
+    if limits is not None and len(size_offset) == len(subword_offset):
+        is_long |= (size_offset[end] - size_offset[start] > limits.sentence) & (
+            (end - start) * SEPARATOR_SIZE > limits.sentence  # sizes are for these only
+        )
+        bounds.append((size_offset, limits.window))
+    long = np.flatnonzero(is_long)
     parts = [np.stack([number, start, end, start, end])]
     for sentence in long.tolist():
-        pieces = window_parts(subword_offset, int(start[sentence]), int(end[sentence]), budget)
+        pieces = window_parts(bounds, int(start[sentence]), int(end[sentence]))
         parts.append(np.array([(sentence, *piece) for piece in pieces]).T)
     parts[0] = np.delete(parts[0], long, axis=1)
     table = np.concatenate(parts, axis=1)
@@ -322,8 +327,14 @@ def _plan_windows(
     # A single word may have more subwords than fit: its head is read.
     core_end = np.minimum(subword_offset[last], core_start + budget)
     spare = budget - (core_end - core_start)
-    before = core_start - subword_offset[word_offset[left[sentence]]]
-    after = subword_offset[word_offset[right[sentence] + 1]] - core_end
+    from_word, to_word = word_offset[left[sentence]], word_offset[right[sentence] + 1]
+    if limits is not None:  # a part of a sentence has as much context as a sentence in training
+        is_part = is_long[sentence]
+        reach = context * limits.window
+        from_word = np.where(is_part, np.maximum(from_word, first - reach), from_word)
+        to_word = np.where(is_part, np.minimum(to_word, last + reach), to_word)
+    before = core_start - subword_offset[from_word]
+    after = subword_offset[to_word] - core_end
     # Both sides share the spare room; what one does not need goes to the other.
     before_kept = np.minimum(before, np.maximum(spare // 2, spare - after))
     after_kept = np.minimum(after, spare - before_kept)
@@ -341,23 +352,24 @@ def _plan_windows(
 
 
 def window_parts(
-    subword_offset: np.ndarray, start: int, end: int, budget: int
+    bounds: Sequence[tuple[np.ndarray, int]], start: int, end: int
 ) -> Iterator[tuple[int, int, int, int]]:
     """Yield the words [first, last) of each window of a sentence and the part of them it owns.
 
-    There is one window if the sentence fits. Otherwise consecutive windows overlap by about half,
-    and each owns the words nearer to its middle than to its neighbours'. So an entity is read where
-    it has the most context on both sides.
+    bounds: cumulative sizes of the words and the size of a window, once for each measure. There is
+    one window if the sentence fits. Otherwise consecutive windows overlap by about half, and each
+    owns the words nearer to its middle than to its neighbours'. So an entity is read where it has
+    the most context on both sides.
     """
     cuts: list[tuple[int, int]] = []
     first = start
     while True:
-        last = int(np.searchsorted(subword_offset, subword_offset[first] + budget, "right")) - 1
+        last = min(int(np.searchsorted(o, o[first] + size, "right")) - 1 for o, size in bounds)
         last = min(max(last, first + 1), end)
         cuts.append((first, last))
         if last == end:
             break
-        half = int(np.searchsorted(subword_offset, subword_offset[first] + budget // 2, "left"))
+        half = min(int(np.searchsorted(o, o[first] + size // 2, "left")) for o, size in bounds)
         first = min(max(half, first + 1), last)
     for i, (first, last) in enumerate(cuts):
         owned_first = start if i == 0 else (first + cuts[i - 1][1]) // 2

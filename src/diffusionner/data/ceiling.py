@@ -70,7 +70,7 @@ class WindowSplitter:
         first = 0
         for sentence in sentences:
             last = first + len(sentence.words)
-            parts = window_parts(offset, first, last, self.size)
+            parts = window_parts([(offset, self.size)], first, last)
             windows = [Window(*(word - first for word in part)) for part in parts]
             yield sentence, int(offset[last] - offset[first]), windows
             first = last

@@ -14,6 +14,7 @@ from diffusionner.diffusion.coordinates import Array
 Prediction = TypeVar("Prediction")
 AUTO = "auto"  # K_eval follows from the length of the sentence
 MIN_SPANS, MAX_SPANS = 12, 150
+TYPICAL_WORDS = 40  # longer sentences have more spans than `inference.spans` says
 MIN_CANDIDATE_SCORE = -4.0  # candidates below it are not denoised; entities score above zero
 
 
@@ -101,9 +102,10 @@ def timestep_sequence(start: int, steps: int) -> list[int]:
 def span_slots(words: np.ndarray, spans: int | str, start: str) -> np.ndarray:
     """Return which of the K spans of a batch each sentence has: [B, K].
 
-    words: [B] lengths of the sentences. With spans="auto", K grows with the sentence: each span
-    moves to an entity nearby, so with too few spans an entity may have none close to it.
-    Candidates already lie near entities, so about half as many suffice.
+    words: [B] lengths of the sentences. K grows with the sentence: each span moves to an entity
+    nearby, so with too few spans an entity may have none close to it. A number is that of a
+    sentence of up to TYPICAL_WORDS words. With spans="auto", candidates, which already lie near
+    entities, are about half as many as spans of noise.
 
     K depends on the sentence alone, and its K spans are the first K of any larger number, so its
     entities do not depend on the batch.
@@ -112,7 +114,7 @@ def span_slots(words: np.ndarray, spans: int | str, start: str) -> np.ndarray:
         share = 4 if start == "candidates" else 2
         counts = np.clip(words * 3 // share + MIN_SPANS // 2, MIN_SPANS, MAX_SPANS)
     else:
-        counts = np.full(len(words), spans, dtype=np.int64)
+        counts = np.maximum(words * int(spans) // TYPICAL_WORDS, int(spans))
     return np.asarray(np.arange(counts.max()) < counts[:, None])
 
 

@@ -23,6 +23,7 @@ class ReverseStart(Generic[Array]):
     slots: Array  # [B, K] true where a sentence has a span
     spans: Array | None = None  # [B, K, 2] left and right word of spans that the caller gives
     timestep: int | None = None  # timestep assigned to the given spans
+    is_ragged: bool = False  # sentences have different numbers of spans
 
 
 @dataclass

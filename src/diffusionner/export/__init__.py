@@ -90,7 +90,7 @@ def _write_rest(ner: DiffusionNER, folder: Path, test: Mapping[str, Any] | None 
     subwords = ner.subwords
     special = {name: getattr(subwords, name) for name in ("prefix", "suffix", "pad", "unknown")}
     calibration = None if ner.calibration is None else ner.calibration.to_dict()
-    config = new_config(ner.labels, ner.settings, calibration)
+    config = new_config(ner.labels, ner.settings, calibration, subwords.word_limits)
     config["tokenizer"] = {"limit": subwords.limit, **special}
     (folder / "tokenizer.json").write_bytes(tokenizer_files(subwords)["tokenizer.json"])
     names = (ENCODER_FILE, DENOISER_FILE, "tokenizer.json")

@@ -38,7 +38,13 @@ from diffusionner.errors import CheckpointError
 from diffusionner.files import read_bounded
 from diffusionner.inference.engine import Pending
 from diffusionner.settings import InferenceSettings, Settings
-from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE, check_files, read_config
+from diffusionner.storage.config import (
+    DENOISER_FILE,
+    ENCODER_FILE,
+    check_files,
+    read_config,
+    read_word_limits,
+)
 from diffusionner.storage.onnx_file import check_graph
 
 TOKENIZER_NUMBERS = ("limit", "prefix", "suffix", "pad", "unknown")  # in config.json
@@ -203,7 +209,7 @@ def load(folder: Path) -> tuple[OnnxEngine, SubwordTokenizer, Settings]:
         backend = parse_backend(read_bounded(path, MAX_TOKENIZER))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}); export the model again") from error
-    tokenizer = SubwordTokenizer(backend=backend, **numbers)
+    tokenizer = SubwordTokenizer(backend, **numbers, word_limits=read_word_limits(config, file))
     return OnnxEngine(folder, config["labels"], settings), tokenizer, settings
 
 

@@ -62,7 +62,8 @@ class PredictionTask:
         """Start a batch of windows."""
         batch = self.corpus.batch(chosen, (engine.subword_multiple, 1, 1, 1, 1))
         if self.start_spans is None:
-            start = ReverseStart(span_slots(batch.lengths, settings.spans, settings.start))
+            slots = span_slots(batch.lengths, settings.spans, settings.start)
+            start = ReverseStart(slots, is_ragged=not slots.all())
         else:
             start = _start_from_spans(self.start_spans, self.corpus, chosen, self.timestep)
         return engine.launch(batch, start, settings)

@@ -47,8 +47,10 @@ class TorchEngine:
             with torch.inference_mode():
                 encoding = network.encoder(batch.map(to_tensor))
                 spans = None if start.spans is None else to_tensor(start.spans)
-                start_on_device = ReverseStart(to_tensor(start.slots), spans, start.timestep)
-                candidates = network.candidates(encoding, batch.keys, start_on_device, settings)
+                on_device = ReverseStart(
+                    to_tensor(start.slots), spans, start.timestep, start.is_ragged
+                )
+                candidates = network.candidates(encoding, batch.keys, on_device, settings)
         finally:
             if was_training:
                 network.train()

@@ -51,7 +51,8 @@ def trajectories(
     windows = corpus.windows
     for number in range(len(corpus)):
         batch = corpus.batch(np.array([number]))
-        start = ReverseStart(span_slots(batch.lengths, inference.spans, inference.start))
+        slots = span_slots(batch.lengths, inference.spans, inference.start)
+        start = ReverseStart(slots, is_ragged=not slots.all())
         candidates = engine.launch(batch, start, inference)()
         first = int(windows.offset[number])
         steps = [

@@ -96,8 +96,8 @@ class DenoisingNetwork(Network):
     ) -> ReverseState:
         """Prepare the sentence and choose the spans of the first step."""
         sentence, slots, spans = self.decoder.prepare(encoding), start.slots, start.spans
-        # A fixed number of spans fills all slots: attention is faster without a mask.
-        masked = settings.spans == AUTO or spans is not None
+        # If every sentence has all spans, attention is faster without a mask.
+        masked = settings.spans == AUTO or spans is not None or start.is_ragged
         if spans is None and settings.start == "candidates":
             assert sentence.initial is not None
             spans, scores = best_spans(sentence.initial.spans, slots.shape[1])

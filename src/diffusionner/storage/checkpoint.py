@@ -37,7 +37,14 @@ from diffusionner.model.base import Network
 from diffusionner.model.encoder import Transformer, position_limit
 from diffusionner.settings import Settings
 from diffusionner.storage.calibration import Calibration
-from diffusionner.storage.config import WEIGHTS, check_files, config_bytes, new_config, read_config
+from diffusionner.storage.config import (
+    WEIGHTS,
+    check_files,
+    config_bytes,
+    new_config,
+    read_config,
+    read_word_limits,
+)
 from diffusionner.storage.packing import (
     FLOATS,
     SCALE,
@@ -71,7 +78,8 @@ def save(
     for name in ("_name_or_path", "dtype", "torch_dtype", "transformers_version"):
         encoder_config.pop(name, None)
     values = None if calibration is None else calibration.to_dict()
-    config = new_config(network.labels, settings, values) | {"encoder_config": encoder_config}
+    config = new_config(network.labels, settings, values, tokenizer.word_limits)
+    config["encoder_config"] = encoder_config
     if self_test is not None:
         config["self_test"] = self_test
     parts = {name: bytes_writer(content) for name, content in tokenizer_files(tokenizer).items()}
@@ -172,7 +180,9 @@ def load(folder: str | Path) -> tuple[Network, SubwordTokenizer, Settings]:
     _check_shapes(network, stored, weights)
     check_files(folder, config)
     load_weights(network, weights, assign=True)
-    return network.eval(), _read_tokenizer(folder, transformer), settings
+    tokenizer = _read_tokenizer(folder, transformer)
+    tokenizer.word_limits = read_word_limits(config, folder / "config.json")
+    return network.eval(), tokenizer, settings
 
 
 def _reason(error: Exception) -> str:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from diffusionner.batching.subwords import WordLimits
 from diffusionner.errors import CheckpointError
 from diffusionner.files import file_digest, open_regular, read_bounded, temporary_path, to_json
 from diffusionner.settings import Settings
@@ -31,7 +32,10 @@ _PATTERNS = ("*.json", "*.txt", "*.safetensors", "*.onnx", CARD)
 
 
 def new_config(
-    labels: Sequence[str], settings: Settings, calibration: Mapping[str, Any] | None
+    labels: Sequence[str],
+    settings: Settings,
+    calibration: Mapping[str, Any] | None,
+    word_limits: WordLimits | None,
 ) -> dict[str, Any]:
     """Return the part of config.json that all backends share."""
     config: dict[str, Any] = {
@@ -40,7 +44,29 @@ def new_config(
         "labels": list(labels),
         "settings": settings.to_dict(),
     }
-    return config if calibration is None else {**config, "calibration": calibration}
+    if calibration is not None:
+        config["calibration"] = calibration
+    if word_limits is not None:
+        config["word_limits"] = word_limits._asdict()
+    return config
+
+
+def read_word_limits(config: Mapping[str, Any], file: Path) -> WordLimits:
+    """Return the word limits of a model, or the default for a model that has none."""
+    if "word_limits" not in config:
+        return WordLimits()
+    values = config["word_limits"]
+    if (
+        not isinstance(values, dict)
+        or set(values) != set(WordLimits._fields)
+        or not all(type(value) is int for value in values.values())
+        or not 1 <= values["window"] <= values["sentence"]
+    ):
+        raise CheckpointError(
+            f"{file}: word_limits needs two whole numbers, 1 <= window <= sentence; restore the "
+            "file from a good copy"
+        )
+    return WordLimits(**values)
 
 
 def model_files(folder: Path) -> list[Path]:

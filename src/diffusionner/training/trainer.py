@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from diffusionner.batching import Batch, EncodedCorpus
-from diffusionner.batching.subwords import SubwordTokenizer
+from diffusionner.batching.subwords import SubwordTokenizer, WordLimits
 from diffusionner.data.fingerprint import fingerprint
 from diffusionner.diffusion import mix_keys
 from diffusionner.errors import CheckpointError, TrainingDiverged, WriteError
@@ -107,6 +107,7 @@ class Trainer:
         self.network.to(self.device)
         self.objective = objective_class(settings.method)(self.network, settings).to(self.device)
         self.corpus = self._encode("train", self.data.labels)
+        self.tokenizer.word_limits = WordLimits.of(self.data.train)
         self.dev = self._encode("dev")
         rate = training.subword_masking
         self.masking = SubwordMasking.for_tokenizer(self.tokenizer, rate) if rate else None

@@ -71,13 +71,13 @@ class GraphedDecoding:
         """Return the network's candidates; None if the shape is new or spans are given."""
         if start.spans is not None:
             return None
-        auto = settings.spans == AUTO
+        masked = settings.spans == AUTO or start.is_ragged
         (sentences, words), spans = batch.first.shape, start.slots.shape[1]
-        # A fixed number of spans is not masked, so it must not be padded.
-        most = round_up(spans, SPANS) if auto else spans
+        # Spans that are not masked must not be padded.
+        most = round_up(spans, SPANS) if masked else spans
         shape = (padded_count(sentences), round_up(words, WORDS), most)
         recording = self.recordings.get(
-            (shape, auto, settings.start), lambda: self._record(settings, shape)
+            (shape, masked, settings.start), lambda: self._record(settings, shape, masked)
         )
         if recording is None:
             return None
@@ -105,7 +105,9 @@ class GraphedDecoding:
         counted = steps if settings.average_steps else steps[-1:]
         return Candidates.combine(counted, lambda arrays: torch.cat(arrays, 1))
 
-    def _record(self, settings: InferenceSettings, shape: tuple[int, int, int]) -> _Recording:
+    def _record(
+        self, settings: InferenceSettings, shape: tuple[int, int, int], masked: bool
+    ) -> _Recording:
         sentences, words, spans = shape
         states = self.states.take(sentences, words, self.network.encoder.hidden_size)
         # While recording: sentences of one word, with all their spans.
@@ -118,7 +120,8 @@ class GraphedDecoding:
             lengths, slots = unpack(inputs, values)
             mask = torch.arange(words, device=states.device) < lengths[:, None]
             encoding = SentenceEncoding(states, mask, lengths)
-            return self.network.start_reverse(encoding, ReverseStart(slots), settings)
+            start = ReverseStart(slots, is_ragged=masked)
+            return self.network.start_reverse(encoding, start, settings)
 
         state, replay_start = self.record(start)
 

@@ -196,7 +196,7 @@ class GpuEngine:
             if found is None:
                 (slots,) = to_device([start.slots], self.device)
                 spans = None if start.spans is None else to_device([start.spans], self.device)[0]
-                on_device = ReverseStart(slots, spans, start.timestep)
+                on_device = ReverseStart(slots, spans, start.timestep, start.is_ragged)
                 found = self.running.candidates(encoding, batch.keys, on_device, settings)
             return fetch(found)
 
