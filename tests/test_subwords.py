@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -108,9 +110,9 @@ def test_known_words_are_not_tokenised_again(tokenizer, monkeypatch):
 
 
 def test_tables_stay_valid_when_the_cache_is_emptied(tokenizer, monkeypatch):
-    monkeypatch.setattr(subwords, "MAX_CACHED_WORDS", 50)
     monkeypatch.setattr(subwords, "CHUNK", 7)
     cache = WordCache(tokenizer, 3)
+    monkeypatch.setattr(subwords, "MAX_CACHED_BYTES", cache.size + 50 * 160)
     first = cache.look_up(["abc", "d"])
     expected = subwords_of(first)
     for number in range(2000):
@@ -119,8 +121,28 @@ def test_tables_stay_valid_when_the_cache_is_emptied(tokenizer, monkeypatch):
         assert subwords_of(table) == [
             one.tolist() for one in tokenizer.subwords_of_each([word, "abc"])
         ]
-    assert len(cache.ids) <= 52
+    assert 0 < len(cache.ids) <= 52
     assert subwords_of(first) == expected
+
+
+@pytest.mark.parametrize(
+    "tail", ["." * 60, "x" * 1000, "漢" * 300, ""], ids=["subwords", "long", "wide", "short"]
+)
+def test_the_cache_is_bounded_in_bytes(tokenizer, monkeypatch, tail):
+    limit = 2**19
+    monkeypatch.setattr(subwords, "MAX_CACHED_BYTES", limit)
+    cache = WordCache(tokenizer, 20)
+    sizes: list[int] = []
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for call in range(30):
+        cache.look_up([f"{call}-{number}{tail}" for number in range(100)])
+        sizes.append(cache.size)
+        used = tracemalloc.get_traced_memory()[0] - before
+        assert sizes[-1] <= limit and used < 1.1 * sizes[-1] + 2**17
+    tracemalloc.stop()
+    assert max(sizes) > limit / 4  # words stay as long as there is room
+    assert any(one > other for one, other in pairwise(sizes))  # and it was emptied
 
 
 def test_the_cache_is_thread_safe(tokenizer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,9 @@ MAX_SUBWORDS_PER_WORD = 48  # only garbage is longer
 # 0 is padding; code points below 255 have their own code, others share the rest.
 CHARACTER_CODES = 512
 CHARACTERS_PER_WORD = 20  # from both ends of a longer word
-MAX_CACHED_WORDS = 200_000  # the cache is emptied when it is full
+# Memory that a cache keeps: about 200,000 ordinary words. It is emptied when it needs more.
+MAX_CACHED_BYTES = 64 * 2**20
+BYTES_PER_WORD = 100  # of a dictionary, beside the string: its slot and the id
 CHUNK = 4096  # words tokenised at a time
 NO_WORD = 0  # id of padding: no subwords, no characters
 BACKEND_FILE, NAMES_FILE = "tokenizer.json", "tokenizer_config.json"
@@ -92,6 +95,7 @@ class WordCache:
 
     def _clear(self) -> None:
         self.ids: dict[str, int] = {}
+        self.bytes_of_ids = 0
         self.subwords = _GrowingArray(np.int64)
         self.starts = _GrowingArray(np.int64)
         self.counts = _GrowingArray(np.int64)
@@ -107,15 +111,21 @@ class WordCache:
     def look_up(self, words: Sequence[str]) -> WordTable:
         """Return the ids of the words, tokenising those that are new."""
         with self.lock:
-            if len(self.ids) > MAX_CACHED_WORDS:
-                self._clear()
             ids: list[Any] = list(map(self.ids.get, words))
             if None in ids:
                 new = {word: None for word, id in zip(words, ids, strict=True) if id is None}
                 self._add(list(new))
                 ids = list(map(self.ids.get, words))
             views = (array.rows[: array.size] for array in self.arrays)
-            return WordTable(np.array(ids, dtype=np.int64), *views)
+            table = WordTable(np.array(ids, dtype=np.int64), *views)
+            if self.size > MAX_CACHED_BYTES:
+                self._clear()  # the table keeps what it shows
+            return table
+
+    @property
+    def size(self) -> int:
+        """Memory in bytes."""
+        return self.bytes_of_ids + sum(array.rows.nbytes for array in self.arrays)
 
     def _add(self, words: list[str]) -> None:
         for first in range(0, len(words), CHUNK):
@@ -135,6 +145,7 @@ class WordCache:
                     array.size = size
                 raise
             self.ids.update(zip(chunk, range(sizes[1], 10**9), strict=False))
+            self.bytes_of_ids += sum(map(sys.getsizeof, chunk)) + BYTES_PER_WORD * len(chunk)
 
 
 def parse_backend(content: bytes) -> Tokenizer:
