@@ -158,9 +158,17 @@ ARCHITECTURES: dict[str, tuple[str, Callable[[], Any], dict[str, Any]]] = {
 }  # fmt: skip
 
 
+# Usable, but torch cannot export it.
+LONGFORMER = (
+    "longformer",
+    roberta_tokenizer,
+    {"attention_window": 8, "max_position_embeddings": 66, "pad_token_id": 1},
+)
+
+
 def write_encoder(name: str, folder: Path) -> Path:
     """Write an encoder and its tokenizer as Hugging Face does."""
-    model_type, make_tokenizer, own = ARCHITECTURES[name]
+    model_type, make_tokenizer, own = ARCHITECTURES.get(name, LONGFORMER)
     tokenizer = make_tokenizer()
     tokenizer.save_pretrained(folder)
     sizes = dict(SIZES)

@@ -21,6 +21,7 @@ from diffusionner import DiffusionNER
 from diffusionner.batching import EncodedCorpus
 from diffusionner.batching.subwords import MAX_SUBWORDS_PER_WORD, SubwordTokenizer
 from diffusionner.corpus import Sentence, Span
+from diffusionner.export import ExportError, export
 from diffusionner.export.graphs import INPUTS, write_graphs
 from diffusionner.inference.gpu.encoding import can_pack
 from diffusionner.inference.onnx_engine import encoder_inputs
@@ -59,6 +60,13 @@ def by_word(encoding: object, words: int) -> list[list[int]]:
         if word is not None:
             groups[word].append(subword)
     return groups
+
+
+def test_the_documentation_lists_the_tested_architectures():
+    page = (Path(__file__).parents[1] / "docs" / "how-to" / "train.md").read_text(encoding="utf-8")
+    table = page.partition("| encoder | `model_type` |")[2].partition("\n\n")[0]
+    listed = [row.split("`")[1] for row in table.splitlines() if "`" in row]
+    assert set(listed) == {model_type for model_type, _, _ in ARCHITECTURES.values()}
 
 
 # Subwords
@@ -256,3 +264,20 @@ def test_exported_encoders_equal_the_network(folders, name, tmp_path):
     (found,) = session.run(["starts"], given)
     real = np.arange(expected.shape[1]) < batch.lengths[:, None]
     assert np.abs(found - expected)[real].max() < 1e-4 * expected.std()
+
+
+def test_an_encoder_that_torch_cannot_export_is_refused(tmp_path):
+    ner = lively_model(
+        write_encoder("longformer", tmp_path / "encoder"),
+        "encoder.max_subwords=64",
+        "encoder.lstm_layers=0",
+        "decoder.layers=0",
+    )
+    found = ner.predict_tokens(SENTENCES)
+    dev = [
+        Sentence(words, [Span(e.start, e.end, e.label) for e in entities])
+        for words, entities in zip(SENTENCES, found, strict=True)
+    ]
+    with pytest.raises(ExportError, match="encoder is a longformer, to ONNX; nothing was written"):
+        export(ner, tmp_path / "exported", dev)
+    assert not (tmp_path / "exported").exists()

@@ -8,6 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from torch.onnx import OnnxExporterError
+
 from diffusionner.corpus import Sentence
 from diffusionner.errors import DiffusionNERError, SettingsError, nearest
 from diffusionner.evaluation import score_sentences
@@ -24,7 +26,7 @@ LIMITS = {"float32": 0.1, "int8": 0.5}
 
 
 class ExportError(DiffusionNERError):
-    """Raised when the graphs change F1 on dev too much; nothing was written."""
+    """Raised when there are no graphs, or they change F1 on dev too much; nothing was written."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,14 @@ def export(
 
     def fill(folder: Path) -> None:
         progress("writing the graphs")
-        write_graphs(ner, folder)
+        try:
+            write_graphs(ner, folder)
+        except OnnxExporterError as error:
+            encoder = ner.encoder.transformer.config.model_type
+            raise ExportError(
+                f"torch cannot export this model, whose encoder is a {encoder}, to ONNX; nothing "
+                "was written. Run it with torch, or train one with another encoder"
+            ) from error
         _write_rest(ner, folder)
         if precision == "int8":
             progress("rounding the weights to int8")
