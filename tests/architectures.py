@@ -30,6 +30,7 @@ WORDS = [
     "don't", "a b", "--", "U.S.A.", "İstanbul", "ß", "1,234.5", "\u00ad", "и́", "#tag", "@x",
     "▁", "Ġ", "[MASK]", "</s>",
 ]  # fmt: skip
+SENTENCES = [TEXT[:3], TEXT[3:12], ["Ada"], TEXT[13:17]]
 BERT_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ROBERTA_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 SIZES: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Encoders of every supported architecture: tokenised, masked, trained and exported as their own.
+"""Encoders of every supported architecture: tokenised, masked, trained and saved.
 
 The oracle is transformers: its tokenizers on split words, its models on the same padded inputs.
 """
@@ -9,10 +9,9 @@ import json
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
 import torch
-from architectures import ARCHITECTURES, TEXT, WORDS, write_encoder
+from architectures import ARCHITECTURES, SENTENCES, TEXT, WORDS, write_encoder
 from plain import plain_encoder, plain_settings
 from test_recorded_decoding import Again, gpu_model_on_cpu
 from transformers import AutoModel, AutoTokenizer
@@ -21,21 +20,16 @@ from diffusionner import DiffusionNER
 from diffusionner.batching import EncodedCorpus
 from diffusionner.batching.subwords import MAX_SUBWORDS_PER_WORD, SubwordTokenizer
 from diffusionner.corpus import Sentence, Span
-from diffusionner.export import ExportError, export
-from diffusionner.export.graphs import INPUTS, write_graphs
 from diffusionner.inference.gpu.encoding import can_pack
-from diffusionner.inference.onnx_engine import encoder_inputs
 from diffusionner.inference.torch_engine import TorchEngine
 from diffusionner.model.bert import Bert
 from diffusionner.model.encoder import SentenceEncoder
 from diffusionner.settings import EncoderSettings, Settings
-from diffusionner.storage.config import ENCODER_FILE
 from diffusionner.storage.encoders import load_pretrained, load_tokenizer
 from diffusionner.training.trainer import Trainer
 from models import assert_same, lively_model
 
 BYTE_LEVEL = ("roberta", "modernbert")
-SENTENCES = [TEXT[:3], TEXT[3:12], ["Ada"], TEXT[13:17]]
 
 
 @pytest.fixture(scope="module")
@@ -238,46 +232,3 @@ def test_a_trained_model_is_loaded_as_it_was(encoder, tmp_path):
             other.subwords_of_each(WORDS), loaded.subwords.subwords_of_each(WORDS), strict=True
         ):
             assert one.tolist() == two.tolist()
-
-
-@pytest.mark.parametrize("name", ["mpnet", "modernbert"])
-def test_exported_encoders_equal_the_network(folders, name, tmp_path):
-    """With sentences longer than those of the export, and than the window of ModernBERT."""
-    ner = lively_model(
-        folders[name],
-        "encoder.max_subwords=64",
-        "encoder.pooling=first",
-        "encoder.lstm_layers=0",
-        "encoder.character_filters=0",
-        "decoder.initializer=none",
-        "decoder.layers=0",
-    )
-    write_graphs(ner, tmp_path)
-    corpus = EncodedCorpus([Sentence(s) for s in SENTENCES], ner.subwords, ner.settings.encoder)
-    batch = corpus.batch(np.arange(len(corpus)))
-    with torch.no_grad():
-        expected = ner.network.prepare(batch.map(torch.from_numpy)).starts.numpy()
-    session = onnxruntime.InferenceSession(tmp_path / ENCODER_FILE)
-    inputs = {one.name for one in session.get_inputs()}
-    assert inputs <= set(INPUTS)
-    given = {key: value for key, value in encoder_inputs(batch).items() if key in inputs}
-    (found,) = session.run(["starts"], given)
-    real = np.arange(expected.shape[1]) < batch.lengths[:, None]
-    assert np.abs(found - expected)[real].max() < 1e-4 * expected.std()
-
-
-def test_an_encoder_that_torch_cannot_export_is_refused(tmp_path):
-    ner = lively_model(
-        write_encoder("longformer", tmp_path / "encoder"),
-        "encoder.max_subwords=64",
-        "encoder.lstm_layers=0",
-        "decoder.layers=0",
-    )
-    found = ner.predict_tokens(SENTENCES)
-    dev = [
-        Sentence(words, [Span(e.start, e.end, e.label) for e in entities])
-        for words, entities in zip(SENTENCES, found, strict=True)
-    ]
-    with pytest.raises(ExportError, match="encoder is a longformer, to ONNX; nothing was written"):
-        export(ner, tmp_path / "exported", dev)
-    assert not (tmp_path / "exported").exists()
