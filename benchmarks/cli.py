@@ -14,6 +14,7 @@ from benchmarks import (
     profile_parts,
     serve_load,
     speed,
+    threads,
     word_limits,
 )
 from benchmarks.attack import inputs
@@ -33,6 +34,7 @@ app = typer.Typer(
 app.command("speed")(speed.speed)
 app.command("profile")(profile_parts.profile_parts)
 app.command("host")(host_time.host_time)
+app.command("threads")(threads.threads)
 app.command("spacy")(compare_spacy.compare_spacy)
 app.command("serve")(serve_load.serve_load)
 app.command("convert")(convert_large.convert_large)

@@ -27,7 +27,7 @@ def model(encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def test_help_lists_the_commands(run):
-    names = ("speed", "profile", "host", "spacy", "serve", "convert", "card", "screenshots")
+    names = "speed profile host threads spacy serve convert card screenshots".split()
     result = run("--help")
     assert result.status == 0 and all(f" {name} " in result.out for name in names)
 
@@ -37,6 +37,13 @@ def test_host_time(run, model):
     assert result.status == 0, result.err
     rows = [line for line in result.out.splitlines() if "candidates" in line or "noise" in line]
     assert len(rows) == 4
+
+
+def test_threads(run, model):
+    given = ("--data", EXCERPT, "--sentences", 9, "--turns", 1, "--counts", 1, "--busy", 1)
+    result = run("threads", "--model", model, *given)
+    assert result.status == 0, result.err
+    assert "active" in result.out and "passive" in result.out
 
 
 @pytest.mark.parametrize("shape", [False, True])

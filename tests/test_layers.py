@@ -13,7 +13,7 @@ import diffusionner
 ROOT = Path(diffusionner.__file__).parent
 # From the bottom up. Names on one line do not import each other.
 LAYERS = (
-    ("errors",),
+    ("errors", "threads"),
     ("files", "methods"),
     ("corpus", "text"),
     ("settings",),

@@ -153,7 +153,8 @@ def test_words_without_characters(pair):
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="not on this system")
-def test_no_more_threads_than_available_cores(exported):
+def test_no_more_threads_than_available_cores(exported, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     allowed = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, {min(allowed)})
@@ -162,6 +163,8 @@ def test_no_more_threads_than_available_cores(exported):
         os.sched_setaffinity(0, allowed)
     assert engine.threads == 1
     assert DiffusionNER.from_pretrained(exported).engine.threads == len(allowed)
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    assert DiffusionNER.from_pretrained(exported).engine.threads == 7
 
 
 def test_attributes(rich_pair):

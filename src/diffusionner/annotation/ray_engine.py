@@ -19,6 +19,7 @@ from diffusionner.annotation.run import ModelSpec
 from diffusionner.annotation.writers import Annotated
 from diffusionner.corpus import Entity
 from diffusionner.errors import DiffusionNERError
+from diffusionner.threads import configure_threads
 
 CHUNK = 256  # records per chunk
 CHUNKS_PER_WORKER = 2  # in flight, so that no worker waits for the driver
@@ -34,8 +35,17 @@ class Chunk(NamedTuple):
 
 
 class RayEngine:
-    def __init__(self, model: ModelSpec, device: str | None, workers: int | None) -> None:
-        """workers: None starts one per GPU or, without GPUs, one per core."""
+    def __init__(
+        self,
+        model: ModelSpec,
+        device: str | None,
+        workers: int | None,
+        threads: int | None = None,
+    ) -> None:
+        """workers: None starts as many as there are GPUs or, without GPUs, as the cores allow.
+
+        threads: CPU threads, and so cores, of each worker; None is 1.
+        """
         import ray
 
         self.model = model
@@ -46,7 +56,9 @@ class RayEngine:
             ray.init(log_to_driver=False, logging_level="ERROR")
         resources = ray.cluster_resources()
         self.gpus = int(resources.get("GPU", 0)) if device != "cpu" else 0
-        self.workers = workers or self.gpus or int(resources.get("CPU", 1))
+        self.threads = threads or 1
+        cores = int(resources.get("CPU", 1))
+        self.workers = workers or self.gpus or max(1, cores // self.threads)
 
     def __call__(
         self, records: Iterable[Record], context: Sequence[Record]
@@ -54,7 +66,8 @@ class RayEngine:
         import ray
 
         worker = ray.remote(_Worker).options(
-            num_cpus=1,
+            num_cpus=self.threads,
+            runtime_env={"env_vars": configure_threads(self.threads)},
             num_gpus=1 if self.gpus else 0,
             max_restarts=MAX_RESTARTS,
             max_task_retries=MAX_RESTARTS,

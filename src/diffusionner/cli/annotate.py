@@ -57,6 +57,7 @@ def annotate(
     *,
     inference: dict[str, Any],
     device: options.Device = None,
+    threads: options.Threads = None,
 ) -> None:
     """Annotate a corpus of any size.
 
@@ -98,7 +99,7 @@ def annotate(
             say(console, message)
 
     with _progress(console, found.size) as progress:
-        annotator = _load_engine(engine, spec, device, workers)
+        annotator = _load_engine(engine, spec, device, workers, threads)
         try:
             done = run(found, output, spec, annotator, report, progress, part_rows)
         except KeyboardInterrupt:
@@ -112,11 +113,13 @@ def annotate(
         raise typer.Exit(1)
 
 
-def _load_engine(name: str, model: ModelSpec, device: str | None, workers: int | None) -> Engine:
+def _load_engine(
+    name: str, model: ModelSpec, device: str | None, workers: int | None, threads: int | None
+) -> Engine:
     if name == "ray":
         from diffusionner.annotation.ray_engine import RayEngine
 
-        return RayEngine(model, device, workers)
+        return RayEngine(model, device, workers, threads)
     if name != "local":
         raise SettingsError(f"unknown engine '{name}'; {nearest(name, ('local', 'ray'))}")
     if workers is not None:

@@ -28,6 +28,7 @@ def calibrate(
     model: options.Model = registry.DEFAULT,
     format: Format = None,
     device: options.Device = None,
+    threads: options.Threads = None,
 ) -> None:
     """Recalibrate a model's scores and thresholds on text like yours.
 

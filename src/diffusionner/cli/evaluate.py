@@ -21,6 +21,7 @@ def evaluate(
     *,
     inference: dict[str, Any],
     device: options.Device = None,
+    threads: options.Threads = None,
     json_path: Json = None,
     html_path: Html = None,
     html_sentences: HtmlSentences = 2000,

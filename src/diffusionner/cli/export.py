@@ -17,6 +17,7 @@ def export(
     model: options.Model = DEFAULT,
     precision: Annotated[str, typer.Option(help="float32 or int8.")] = "float32",
     format: Annotated[str | None, typer.Option(help="Format of the corpus.")] = None,
+    threads: options.Threads = None,
 ) -> None:
     """Export a model to ONNX Runtime, which runs it on a CPU without torch.
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from diffusionner.threads import configure_threads
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -25,6 +27,20 @@ MODEL_HELP = "Installed model (see `models`), model folder, or name on the Huggi
 Model = Annotated[str, typer.Option("--model", help=MODEL_HELP)]
 Device = Annotated[
     str | None, typer.Option(help="cpu, cuda, cuda:1 ...  [default: a GPU if available]")
+]
+
+
+def _use_threads(threads: int | None) -> int | None:
+    configure_threads(threads)
+    return threads
+
+
+# Takes effect when it is parsed, before torch is imported; commands need not read it.
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        min=1, callback=_use_threads, help="CPU threads per process.  [default: one per core]"
+    ),
 ]
 
 

@@ -44,6 +44,7 @@ def predict(
     *,
     inference: dict[str, Any],
     device: options.Device = None,
+    threads: options.Threads = None,
 ) -> None:
     """Predict the entities in texts.
 

@@ -32,6 +32,7 @@ def serve(
     ] = 2.0,
     timeout: Annotated[float, typer.Option(min=0.01, help="Seconds per request.")] = 60.0,
     device: options.Device = None,
+    threads: options.Threads = None,
 ) -> None:
     """Serve a model over HTTP, with a web page at /.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from diffusionner.cli.options import say
+from diffusionner.cli.options import Threads, say
 from diffusionner.errors import SettingsError
 from diffusionner.storage.config import STATE_FILE
 
@@ -52,6 +52,7 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in the output folder.")
     ] = False,
+    threads: Threads = None,
 ) -> None:
     """Train a model on your data.
 

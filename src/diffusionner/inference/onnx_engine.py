@@ -46,6 +46,7 @@ from diffusionner.storage.config import (
     read_word_limits,
 )
 from diffusionner.storage.onnx_file import check_graph
+from diffusionner.threads import available_threads
 
 TOKENIZER_NUMBERS = ("limit", "prefix", "suffix", "pad", "unknown")  # in config.json
 MAX_ID = 10_000_000  # of a subword
@@ -69,7 +70,7 @@ class OnnxEngine:
         self.coordinates = Coordinates(settings.diffusion.coordinates, settings.diffusion.scale)
         self.encoder = _Graph(folder / ENCODER_FILE)
         self.denoiser = _Graph(folder / DENOISER_FILE)
-        self.threads = available_cores()
+        self.threads = available_threads()
         self.workers = ThreadPoolExecutor(self.threads)
         _ENGINES.add(self)
 
@@ -266,10 +267,3 @@ class _Graph:
         """Run the graph on the inputs it needs."""
         results = self.session.run(self.outputs, {name: values[name] for name in self.inputs})
         return dict(zip(self.outputs, results, strict=True))
-
-
-def available_cores() -> int:
-    """Return how many cores this process may use, possibly fewer than the machine has."""
-    if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
