@@ -26,7 +26,7 @@ from benchmarks.attack.content import (
 )
 from benchmarks.attack.damage import damage
 from benchmarks.attack.faults import TOKEN, FaultError
-from benchmarks.attack.spelling import SPELL, Spelled
+from benchmarks.attack.spelling import SPELL, Spelled, meaning
 from diffusionner import formats
 from diffusionner.corpus import Sentence, Span
 from diffusionner.errors import DataError
@@ -139,6 +139,9 @@ def damaged(name: str, chance: Random, folder: Path) -> bool:
     own_contents = check_others(spelled, corpus, kept, touched, errors, file, extra)
     where = [error_line(error, path, file) for error in errors]
     ended = errors and spelled.may_end_at(touched)
+    said = meaning(name, changed)
+    if said is not None and not errors:
+        compare(own_contents, [content_of(said)], "of a damaged record, ")
     if not ended and not any(n is None or n in own for n in where):
         check_nothing_lost(text, changed, own_contents, name)
     return not isinstance(found, DataError)

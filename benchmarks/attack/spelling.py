@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from random import Random
 from typing import Any
 from xml.sax.saxutils import escape
@@ -310,3 +311,30 @@ SPELL: dict[str, Spell] = {
     "ace": _ace,
     "genia": _genia,
 }
+
+
+def meaning(name: str, record: bytes) -> Sentence | None:
+    """Return what a JSON record says by words; None if that takes more than looking it up."""
+    try:
+        fields = json.loads(record)
+        if name == "jsonl":
+            words, spans = fields["tokens"], [Span(**e) for e in fields["entities"]]
+        elif name == "reference":
+            words = fields["tokens"]
+            spans = [Span(e["start"], e["end"], e["type"]) for e in fields["entities"]]
+        elif name == "gliner":
+            words, spans = (
+                fields["tokenized_text"],
+                [Span(a, b + 1, x) for a, b, x in fields["ner"]],
+            )
+        elif name == "w2ner":
+            runs = [(e["index"], e["type"]) for e in fields["ner"]]
+            if any(b != a + 1 for index, _ in runs for a, b in pairwise(index)):
+                return None
+            words, spans = fields["sentence"], [Span(i[0], i[-1] + 1, x) for i, x in runs]
+        else:
+            return None
+        doc = fields["orig_id" if name == "reference" else "doc"]
+    except (ValueError, KeyError, TypeError, IndexError):
+        return None
+    return Sentence(words, spans, None if doc in (None, "") else str(doc))
