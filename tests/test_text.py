@@ -227,10 +227,75 @@ def test_words_do_not_depend_on_the_text_before_a_paragraph() -> None:
         assert words(joined) == words(f"{head}\n\n") + words(f"\n\n{tail}")
 
 
+# --- Layout ---------------------------------------------------------------------------------
+
+WRAPPED = """\
+After the war she returned to the house that her grandfather had built in
+Edinburgh, where Mr. Charles Babbage and his friends from the Royal
+Society of London used to meet on Thursdays, and she lived there with
+Ada Lovelace until the spring of 1852"""
+NARROW = """\
+She went to the north of
+England with her friend
+and met a banker from
+Leeds who knew them."""
+REPLY = """\
+> After the war she returned to the house that her grandfather built in
+> Edinburgh, where Mr. Charles Babbage and his friends from the Royal
+> Society of London used to meet on Thursdays, and she lived there"""
+SHOUTED = "THE MINISTER SAID ON TUESDAY THAT THE TALKS IN THE HOTEL\nWOULD GO ON"
+PROSE = [
+    WRAPPED,
+    NARROW,
+    REPLY,
+    WRAPPED.lower(),
+    SHOUTED,
+    "the trans-\nport of goods",
+    "我在北京" * 10 + "\n上海",
+]
+
+
+@pytest.mark.parametrize("text", PROSE)
+def test_a_wrapped_line_does_not_end_a_sentence(text: str) -> None:
+    assert len(sentences(text)) == 1
+
+
+LINES = {
+    "names": "Ada Lovelace\nCharles Babbage\nMary Somerville",
+    "names in lower case": "ada lovelace\ncharles babbage\nmary somerville",
+    "address": "Ada Lovelace\n12 St James's Square\nLondon SW1Y 4JH\nUnited Kingdom",
+    "header": "From: Ada Lovelace\nTo: Charles Babbage\nSubject: the Engine and what it can do",
+    "chat": "anna: where is Bob\nbob: in Leeds\nanna: ok",
+    "times": "14:05 anna left Leeds\n14:09 bob is in York\n14:11 nobody else came",
+    "heading": "The Analytical Engine\n" + WRAPPED,
+    "tsv": "name\tplace\tyear\nAda Lovelace\tLondon\t1815\nCharles Babbage\tWalworth\t1791",
+    "csv": "name,place of birth,year\nAda Lovelace,Marylebone in London,1815\nBob,Walworth Road,1791",
+    "table": "| Ada Lovelace    | London   |\n| Charles Babbage | Walworth |\n| Mary            | York     |",
+    "columns": "Ada Lovelace       London    1815\nCharles Babbage    Walworth  1791",
+    "windows": "Ada Lovelace\r\nCharles Babbage\r\nMary Somerville",
+    "indented": "  Ada Lovelace\n  Charles Babbage\n  Mary Somerville",
+    "rows of prose": "Ada met Charles in London and wrote about it at length\nBob left\nMary stayed",
+}
+
+
+@pytest.mark.parametrize("layout", LINES)
+def test_lines_that_stand_for_themselves(layout: str) -> None:
+    text = LINES[layout]
+    expected = 2 if layout == "heading" else len(text.splitlines())
+    assert len(sentences(text)) == expected, sentences(text)
+
+
+def test_names_on_lines_are_not_merged() -> None:
+    names = [f"{first} {last}" for last in ("Lovelace", "Lee") for first in ("Ada", "Al", "Jo")]
+    assert sentences("\n".join(names)) == names
+    assert sentences("Present:\n" + "\n".join(names)) == ["Present :", *names]
+
+
 # --- Linear time ----------------------------------------------------------------------------
 
 REPEATED = ["a", ".", "a.a.", "a'", "a's", "a-", "a@", "a+", "a@b-", "_", "#1", "http://(", "www.."]
 REPEATED += ["1,", "\u0301", "👩\u200d", "🇦", "क्", "\u0600 ", "我", "。”", " ", "\n", "\u200b"]
+REPEATED += ["a\n", "Ab\n", "A:\n", "a,b\n", "a\n\n", "a\tb\t\n", ">\n", "A: ", "a   ", "|"]
 REPEATED += ['."', "A. ", "no. ", "U.S. ", ".[1]", ". (", "1.\n", "''"]
 
 
