@@ -1,3 +1,4 @@
 from benchmarks.cli import main
 
-main()
+if __name__ == "__main__":  # not in the processes that it starts
+    main()

@@ -17,7 +17,7 @@ from benchmarks import (
     threads,
     word_limits,
 )
-from benchmarks.attack import inputs
+from benchmarks.attack import inputs, journals, kills, ray_workers
 from benchmarks.attack import models as attacked_models
 from benchmarks.card import command
 from diffusionner import cli
@@ -29,7 +29,8 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_show_locals=False,
     add_completion=False,
-    help="Measure speed and memory of training, inference, the service and data conversion.",
+    help="Measure speed and memory of training, inference, the service and data conversion, and "
+    "attack processes, files and inputs at random.",
 )
 app.command("speed")(speed.speed)
 app.command("profile")(profile_parts.profile_parts)
@@ -44,6 +45,10 @@ app.command("card")(command.card)
 app.command("attack-models")(attacked_models.attack_models)
 app.command("word-limits")(word_limits.word_limits)
 app.command("screenshots")(page_screenshots.page_screenshots)
+app.command("attack-annotate")(kills.attack_annotate)
+app.command("attack-training")(kills.attack_training)
+app.command("attack-journals")(journals.attack_journals)
+app.command("attack-ray")(ray_workers.attack_ray)
 
 
 def main() -> None:
