@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from diffusionner.files import file_digest
+from diffusionner.files import file_digest, to_json
 from diffusionner.storage.config import ENCODER_FILE, WEIGHTS, config_bytes
 
 DEEP = "[" * 1_000_000 + "]" * 1_000_000
@@ -55,17 +55,24 @@ class Folder:
         (self.path / name).unlink()
         return self.path / name
 
-    def reseal(self) -> None:
-        """Give config.json the digests of the files as they are now, as an attacker would."""
+    def hide(self, old: bool) -> None:
+        """Hide the damage from the digests: new ones, as an attacker would write them.
+
+        old: no digests and no self-test, as in a model that was saved before there were any.
+        """
         path = self.path / "config.json"
         config = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(config, dict) or not isinstance(config.get("files"), dict):
             return
+        names = [name for name in config.pop("files") if (self.path / name).is_file()]
         config.pop("digest", None)
-        names = [name for name in config["files"] if (self.path / name).is_file()]
-        config["files"] = {name: file_digest(self.path / name) for name in names}
         path.unlink()
-        path.write_bytes(config_bytes(config))
+        if old:
+            config.pop("self_test", None)
+            path.write_bytes(to_json(config))
+        else:
+            config["files"] = {name: file_digest(self.path / name) for name in names}
+            path.write_bytes(config_bytes(config))
 
 
 def flip_bytes(folder: Folder) -> str:

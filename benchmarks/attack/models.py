@@ -56,9 +56,10 @@ def attack_models(
     """Load damaged model folders, each in a process of its own.
 
     A folder must be refused with one clear error, within a second of CPU time and 200 MB (or what
-    the undamaged model takes), or give the answers of the undamaged model. Half of the changes to
-    JSON, tensors and graphs come with new digests, as from an attacker: such a folder may also be
-    another model, which loads and answers. Exit with 1 if anything else happens. Linux only.
+    the undamaged model takes), or give the answers of the undamaged model. Some changes to JSON,
+    tensors and graphs come with new digests, as from an attacker, or without any, as in an old
+    model: such a folder may also be another model, which loads and answers. Exit with 1 if anything
+    else happens. Linux only.
     """
     sources = [registry.find_model(one) for one in (model, other)]
     with tempfile.TemporaryDirectory() as name:
@@ -76,12 +77,14 @@ def attack_models(
             folder = Folder(folders[0], folders[1], place / "damaged", draw)
             damage = draw.choice(possible)
             described = damage(folder)
-            resealed = damage.__name__.startswith("change") and draw.random() < 0.5
-            if resealed:
-                resealed = _reseal(folder)
+            attack = damage.__name__.replace("_", " ")
+            hidden = damage.__name__.startswith("change") and draw.random() < 0.6
+            if hidden:
+                old = draw.random() < 0.5
+                hidden = _hide(folder, old)
+                attack += (", no digests" if old else ", new digests") if hidden else ""
             most = max(MAX_MB, 1.1 * whole[backend].megabytes)
-            outcome = _load(folder.path, expected[backend], resealed, most)
-            attack = damage.__name__.replace("_", " ") + (", new digests" if resealed else "")
+            outcome = _load(folder.path, expected[backend], hidden, most)
             table[backend, attack].append(outcome)
             if show or outcome.what not in GOOD:
                 typer.echo(f"{number} {backend} {attack} ({described}): {outcome}")
@@ -102,10 +105,10 @@ def _export(source: Path, target: Path) -> Path:
     return target
 
 
-def _reseal(folder: Folder) -> bool:
-    """Return whether there could be new digests: not in a file that is no JSON any more."""
+def _hide(folder: Folder, old: bool) -> bool:
+    """Return whether the damage could be hidden: not in a file that is no JSON any more."""
     try:
-        folder.reseal()
+        folder.hide(old)
     except (ValueError, RecursionError):
         return False
     return True
@@ -121,13 +124,13 @@ def _answers(folder: Path) -> list[Any]:
     ]
 
 
-def _load(folder: Path, expected: list[Any], resealed: bool, most: float = MAX_MB) -> Outcome:
+def _load(folder: Path, expected: list[Any], hidden: bool, most: float = MAX_MB) -> Outcome:
     """Load a folder in a fork, which has all imports, and describe what happened."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
         os.close(reading)
-        _in_child(folder, expected, resealed, most, writing)
+        _in_child(folder, expected, hidden, most, writing)
     os.close(writing)
     with open(reading, encoding="utf-8") as pipe:
         answer = pipe.read()
@@ -138,7 +141,7 @@ def _load(folder: Path, expected: list[Any], resealed: bool, most: float = MAX_M
     return Outcome(**json.loads(answer))
 
 
-def _in_child(folder: Path, expected: list[Any], resealed: bool, most: float, writing: int) -> None:
+def _in_child(folder: Path, expected: list[Any], hidden: bool, most: float, writing: int) -> None:
     signal.alarm(KILL_SECONDS)  # ends this process
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak of the parent
     before, started = _peak(), time.process_time()
@@ -146,7 +149,7 @@ def _in_child(folder: Path, expected: list[Any], resealed: bool, most: float, wr
     try:
         found = _answers(folder)
         what = "same answers" if found == expected else "changed answers"
-        if found != expected and resealed:
+        if found != expected and hidden:
             what = "another model"
     except (CheckpointError, SettingsError) as error:
         what, message = "refused", str(error)
