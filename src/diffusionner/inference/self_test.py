@@ -155,7 +155,8 @@ def _answer(
     """
     inference = settings.inference
     spans = inference.spans if inference.spans == AUTO else min(int(inference.spans), MAX_SPANS)
-    corpus = EncodedCorpus([Sentence(words)], subwords, settings.encoder)
+    whole = replace(subwords, word_limits=None)  # a choice of windows is no damage
+    corpus = EncodedCorpus([Sentence(words)], whole, settings.encoder)
     windows = np.arange(len(corpus))
     inference = replace(inference, steps=1, spans=spans)
     found = PredictionTask(corpus, [0]).launch(engine, windows, inference)()
