@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -166,6 +167,23 @@ def test_unavailable_addresses(refused, tmp_path):
 def test_missing_models_and_keys(refused, tmp_path, model):
     assert "no_such" in refused("serve", "--model", tmp_path / "no_such")
     assert "API keys" in refused("serve", "--model", model, "--api-key-file", tmp_path / "nothing")
+
+
+def test_a_model_that_no_longer_loads_stops_the_service(provided, tmp_path):
+    """Noticed when a dead process is replaced; requests get a 503 with the cause, not a 500."""
+    folder = tmp_path / "model"
+    shutil.copytree(provided("en"), folder)
+    with served(folder) as service, httpx.Client(base_url=service.url, timeout=60) as client:
+        weights = folder / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:999])
+        service.workers()[0].kill()
+        answer = client.post("/v1/entities", json={"texts": ["Ada.", "Charles met Ada."]})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "not_loaded")
+        with suppress(httpx.TransportError):  # it may have stopped already
+            ready = client.get("/readyz")
+            assert (ready.status_code, ready.json()["error"]["code"]) == (503, "not_loaded")
+        assert service.process.wait(60) == 2
+        assert "model.safetensors" in service.text and "Traceback" not in service.text
 
 
 def test_a_model_that_does_not_load_stops_the_service(model, tmp_path):

@@ -24,7 +24,7 @@ SCRIPT = """
     import json, os, subprocess, sys
     import diffusionner.cli
     from diffusionner.cli import options
-    assert not {"torch", "tokenizers", "onnxruntime"} & set(sys.modules), "loaded before the option"
+    assert not {"torch", "numpy", "tokenizers"} & set(sys.modules), "loaded before the option"
 
     def load_model(model, device):
         import torch

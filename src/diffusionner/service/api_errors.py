@@ -92,3 +92,7 @@ def client_gone() -> ApiError:
 
 def failed() -> ApiError:
     return ApiError(500, "failed", "the model failed on this text; see the log of the service")
+
+
+def not_loaded() -> ApiError:
+    return ApiError(503, "not_loaded", "the model cannot be loaded; see the log of the service")

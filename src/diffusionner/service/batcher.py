@@ -17,7 +17,8 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from diffusionner.service.api_errors import ApiError, failed, too_much_work
+from diffusionner.errors import DiffusionNERError
+from diffusionner.service.api_errors import ApiError, failed, not_loaded, too_much_work
 from diffusionner.service.job import Document, Job, Part
 from diffusionner.service.limits import (
     BATCH_SECONDS,
@@ -226,6 +227,10 @@ class Batcher:
             slices = [part.slice(self.context) for part in batch]
             answer = await backend.run(lane.short, job.operation, slices)
             problem = answer.error
+        except DiffusionNERError:
+            for part in batch:
+                part.job.fail(part, not_loaded())
+            return
         except Exception as error:
             problem = type(error).__name__
         if problem is None:

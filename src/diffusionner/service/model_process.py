@@ -6,7 +6,7 @@ import asyncio
 import logging
 import multiprocessing
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 
@@ -36,6 +36,7 @@ class ModelProcess:
         self.threads = ThreadPoolExecutor(2)  # each waits for the answer of one lane
         self.repeating = asyncio.Lock()
         self.stopped = False
+        self.on_failure: Callable[[Exception], None] = lambda error: None
         self._start()
 
     def _start(self) -> None:
@@ -55,8 +56,6 @@ class ModelProcess:
             raise CheckpointError(
                 "the process loading the model died; is there enough memory?"
             ) from None
-        if isinstance(info, DiffusionNERError):
-            raise info
         assert isinstance(info, ModelInfo)
         return info
 
@@ -68,17 +67,24 @@ class ModelProcess:
         except ProcessDiedError:
             # Alone, so that a text that kills the process again harms no other.
             async with self.repeating:
-                return await self._call(short, (operation, slices))
+                try:
+                    return await self._call(short, (operation, slices))
+                except DiffusionNERError as error:
+                    self.on_failure(error)
+                    raise
 
     async def _call(self, short: bool, call: object) -> Answer:
         process, connection = self.process, self.short if short else self.long
         loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self.threads, _exchange, connection, call)
+            answer = await loop.run_in_executor(self.threads, _exchange, connection, call)
         except (EOFError, OSError):
             if self.process is process and not self.stopped:
                 self._restart()
             raise ProcessDiedError from None
+        if isinstance(answer.value, DiffusionNERError):  # it cannot load the model
+            raise answer.value
+        return answer
 
     def _restart(self) -> None:
         log.error("the model process died; restarting it")

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from diffusionner.service.api_errors import ApiError
+from diffusionner.service.api_errors import ApiError, not_loaded
 from diffusionner.service.batcher import Batcher
 from diffusionner.service.hosts import AllowedHosts
 from diffusionner.service.limits import Limits
@@ -35,6 +35,8 @@ class Service:
 
     @property
     def model(self) -> ModelInfo:
+        if self.failure is not None:
+            raise not_loaded()
         if self.loaded is None:
             message = "the model is loading; retry later"
             raise ApiError(503, "loading", message, {"retry-after": "2"})
@@ -59,9 +61,16 @@ class Service:
         try:
             infos = [await backend.info() for backend in backends]
         except Exception as error:
-            self.failure = error
-            self.on_failure()
+            self._fail(error)
             return
+        for backend in backends:
+            backend.on_failure = self._fail
         self.batcher.start(backends, infos[0])
         self.loaded = infos[0]
         log.info("ready: model %s, %d process(es)", self.name, len(backends))
+
+    def _fail(self, error: Exception) -> None:
+        """Stop the service: the model cannot be loaded, at the start or in a new process."""
+        log.error("the model cannot be loaded: %s", error)
+        self.failure = error
+        self.on_failure()

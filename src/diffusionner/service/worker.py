@@ -50,7 +50,7 @@ class Slice(NamedTuple):
 class Answer(NamedTuple):
     """Result of a call."""
 
-    value: Any  # None if the call failed
+    value: Any  # None if the call failed; a DiffusionNERError if the model could not be loaded
     seconds: float  # without interruptions
     error: str | None = None  # name of the exception
 
@@ -218,17 +218,18 @@ class ModelServer:
         """Answer a call and return its number of slices."""
         call = connection.recv()
         started, before = time.monotonic(), self.interrupted
-        value, error = None, None
+        value: object = None
+        error = None
         try:
-            value = self._info() if call is None else self._run(*call)
+            if self.failure is not None:
+                value = self.failure
+            else:
+                value = self._loaded.info() if call is None else self._run(*call)
         except Exception as failure:  # its message could contain the text
             error = type(failure).__name__
         seconds = time.monotonic() - started - (self.interrupted - before)
         connection.send(Answer(value, seconds, error))
         return 0 if call is None else len(call[1])
-
-    def _info(self) -> ModelInfo | DiffusionNERError:
-        return self.failure or self._loaded.info()
 
     def _run(self, operation: Operation, slices: Sequence[Slice]) -> list[list[Any]]:
         return self._loaded.run(operation, slices)

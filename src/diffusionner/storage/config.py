@@ -8,12 +8,14 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from diffusionner.batching.subwords import WordLimits
 from diffusionner.errors import CheckpointError
 from diffusionner.files import file_digest, open_regular, read_bounded, temporary_path, to_json
 from diffusionner.settings import Settings
+
+if TYPE_CHECKING:
+    from diffusionner.batching.subwords import WordLimits
 
 FORMAT = "diffusionner"
 VERSION = 2
@@ -53,6 +55,8 @@ def new_config(
 
 def read_word_limits(config: Mapping[str, Any], file: Path) -> WordLimits:
     """Return the word limits of a model, or the default for a model that has none."""
+    from diffusionner.batching.subwords import WordLimits  # commands start without numpy
+
     if "word_limits" not in config:
         return WordLimits()
     values = config["word_limits"]
