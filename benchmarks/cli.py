@@ -13,12 +13,14 @@ from benchmarks import (
     page_screenshots,
     profile_parts,
     serve_load,
+    service_work,
     speed,
     threads,
     word_limits,
 )
 from benchmarks.attack import inputs, journals, kills, ray_workers
 from benchmarks.attack import models as attacked_models
+from benchmarks.attack import serve as attacked_service
 from benchmarks.card import command
 from diffusionner import cli
 
@@ -38,10 +40,12 @@ app.command("host")(host_time.host_time)
 app.command("threads")(threads.threads)
 app.command("spacy")(compare_spacy.compare_spacy)
 app.command("serve")(serve_load.serve_load)
+app.command("work")(service_work.service_work)
 app.command("convert")(convert_large.convert_large)
 app.command("flat")(flat_views.flat_views)
 app.command("attack-inputs")(inputs.attack_inputs)
 app.command("card")(command.card)
+app.command("attack-serve")(attacked_service.attack_serve)
 app.command("attack-models")(attacked_models.attack_models)
 app.command("word-limits")(word_limits.word_limits)
 app.command("screenshots")(page_screenshots.page_screenshots)

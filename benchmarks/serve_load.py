@@ -46,24 +46,31 @@ class Connection:
     """A minimal HTTP client, so that the service takes most of the load, not this program."""
 
     def __init__(self, url: str) -> None:
-        self.host, port = url.removeprefix("http://").split(":")
-        self.port = int(port)
+        host, port = url.removeprefix("http://").split(":")
+        self.address = host, int(port)
         self.streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def post(self, text: str) -> tuple[int, bytes]:
-        body = json.dumps({"texts": [text]}).encode()
-        head = "POST /v1/entities HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        return await self.send("/v1/entities", json.dumps({"texts": [text]}).encode())
+
+    async def send(self, path: str, body: bytes) -> tuple[int, bytes]:
+        """Return the status and the body of the response."""
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         if self.streams is None:
-            self.streams = await asyncio.open_connection(self.host, self.port)
+            self.streams = await asyncio.open_connection(*self.address)
         reader, writer = self.streams
         writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         answer = await reader.readuntil(b"\r\n\r\n")
         length = int(re.search(rb"content-length: (\d+)", answer)[1])  # type: ignore[index]
-        return int(answer[9:12]), await reader.readexactly(length)
+        content = await reader.readexactly(length)
+        if b"connection: close" in answer.lower():
+            self.close()
+        return int(answer[9:12]), content
 
     def close(self) -> None:
         if self.streams is not None:
             self.streams[1].close()
+            self.streams = None
 
 
 class Counted:

@@ -26,6 +26,9 @@ def serve(
     max_body: Annotated[int, typer.Option(min=1, help="Bytes per request.")] = 4_000_000,
     max_texts: Annotated[int, typer.Option(min=1, help="Texts per request.")] = 1_000,
     max_characters: Annotated[int, typer.Option(min=1, help="Characters per text.")] = 100_000,
+    max_work: Annotated[
+        float, typer.Option(min=0, help="Seconds of computing per request, estimated.")
+    ] = 30.0,
     max_queue: Annotated[int, typer.Option(min=1, help="Queued requests.")] = 256,
     max_wait: Annotated[
         float, typer.Option(min=0, help="Seconds of work queued ahead of a request.")
@@ -57,6 +60,7 @@ def serve(
         body_bytes=max_body,
         texts=max_texts,
         characters=max_characters,
+        work=max_work,
         queue=max_queue,
         wait=max_wait,
         timeout=timeout,

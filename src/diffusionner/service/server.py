@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -45,6 +46,7 @@ def serve(
     folder = registry.find_model(model)
     read_config(folder)  # reports a wrong name here, not in a model process
     name = model if model in registry.installed_models() else Path(folder).resolve().name
+    sys.setswitchinterval(0.0005)  # a thread that splits a long text delays all other requests
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     service = Service(
         name,
