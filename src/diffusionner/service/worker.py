@@ -177,7 +177,7 @@ class ModelServer:
         if hasattr(ner.engine, "network") and next(ner.network.parameters()).device.type == "cpu":
             from torch.nn.modules.module import register_module_forward_pre_hook
 
-            register_module_forward_pre_hook(self.interrupt)
+            self.hook = register_module_forward_pre_hook(self.interrupt)
             self.predictor.interruptible = True
         gc.freeze()  # keeps the garbage collector from scanning the model again and again
         self.predictor.run(Operation("entities", ()), [Slice([["Warm", "."]], 0, 1)])
