@@ -14,7 +14,7 @@ ROOT = Path(diffusionner.__file__).parent
 # From the bottom up. Names on one line do not import each other.
 LAYERS = (
     ("errors", "threads"),
-    ("files", "methods"),
+    ("files", "methods", "layout"),
     ("corpus", "text"),
     ("settings",),
     ("diffusion", "formats"),

@@ -264,17 +264,17 @@ LINES = {
     "names": "Ada Lovelace\nCharles Babbage\nMary Somerville",
     "names in lower case": "ada lovelace\ncharles babbage\nmary somerville",
     "address": "Ada Lovelace\n12 St James's Square\nLondon SW1Y 4JH\nUnited Kingdom",
-    "header": "From: Ada Lovelace\nTo: Charles Babbage\nSubject: the Engine and what it can do",
+    "header": "From: Ada Lovelace\nTo: Charles Babbage\nSubject: the Engine and its use",
     "chat": "anna: where is Bob\nbob: in Leeds\nanna: ok",
     "times": "14:05 anna left Leeds\n14:09 bob is in York\n14:11 nobody else came",
     "heading": "The Analytical Engine\n" + WRAPPED,
     "tsv": "name\tplace\tyear\nAda Lovelace\tLondon\t1815\nCharles Babbage\tWalworth\t1791",
-    "csv": "name,place of birth,year\nAda Lovelace,Marylebone in London,1815\nBob,Walworth Road,1791",
-    "table": "| Ada Lovelace    | London   |\n| Charles Babbage | Walworth |\n| Mary            | York     |",
+    "csv": "name,place of birth,year\nAda Lovelace,Marylebone in London,1815\nBob,Walworth,1791",
+    "table": "| Ada Lovelace    | London   |\n| Charles Babbage | Walworth |\n| Mary | York |",
     "columns": "Ada Lovelace       London    1815\nCharles Babbage    Walworth  1791",
     "windows": "Ada Lovelace\r\nCharles Babbage\r\nMary Somerville",
     "indented": "  Ada Lovelace\n  Charles Babbage\n  Mary Somerville",
-    "rows of prose": "Ada met Charles in London and wrote about it at length\nBob left\nMary stayed",
+    "rows of prose": "Ada met Charles in London and wrote about it\nBob left\nMary stayed",
 }
 
 

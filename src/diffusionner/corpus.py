@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from diffusionner.errors import DataError
 from diffusionner.files import write_bytes
@@ -33,6 +33,19 @@ class Entity(NamedTuple):
         return {name: getattr(self, name) for name in ("start", "end", "label", "score", "text")}
 
 
+class Coverage(NamedTuple):
+    """What the model read of a text, and where it was split; (start, end) offsets, end exclusive.
+
+    Offsets count characters of a text, or words of a sentence given as words. White space and
+    characters that are never visible (control characters, zero-width and directional marks) are
+    not counted as unread. A symbol that is not in the model's vocabulary is read as "unknown".
+    """
+
+    unread: list[tuple[int, int]]  # in order; of words, those not read to their end
+    sentences: list[tuple[int, int]]
+    windows: list[tuple[int, int]]  # what is read at once; windows of a long sentence overlap
+
+
 class Entities(list[Entity]):
     """The entities of one text, or of one sentence given as words; shown as HTML in notebooks.
 
@@ -42,6 +55,21 @@ class Entities(list[Entity]):
 
     text: str | Sequence[str] = ""
     labels: Sequence[str] = ()
+    measure: Callable[[str | Sequence[str]], Coverage] | None = None  # of the model
+
+    @property
+    def coverage(self) -> Coverage:
+        """What the model read of the text, and where it was split; computed when asked for."""
+        if self.measure is None:
+            raise DataError(
+                "these entities were not just predicted by a model, so what it read is not known; "
+                "ask for the coverage before they are copied or sent to another process"
+            )
+        return self.measure(self.text)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is copied and pickled: the model's tokenizer is not."""
+        return {"text": self.text, "labels": self.labels}
 
     @classmethod
     def of(

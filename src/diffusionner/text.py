@@ -8,13 +8,14 @@ linear in the text: no pattern here may backtrack over, or rescan, a long run.
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Set
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
 
 import regex
+
+from diffusionner.layout import line_ends
 
 
 @dataclass(slots=True)
@@ -56,6 +57,8 @@ _STARTERS = (
 ).split()
 
 _CLITICS = frozenset(("s", "m", "d", "re", "ve", "ll"))
+
+MAX_WORD = 100  # characters; models read no more of a word, so a longer one is cut
 
 # --- Words ----------------------------------------------------------------------------------
 
@@ -115,6 +118,8 @@ _CLUSTERING = regex.compile(
     rf"[{_EXTENDING}\p{{GCB=Prepend}}\p{{GCB=L}}\p{{GCB=V}}\p{{GCB=T}}]", regex.V1
 )
 _CLUSTER = regex.compile(_GRAPHEME, regex.V1)
+_LONG_RUN = regex.compile(rf"(?<!\S)\S{{{MAX_WORD + 1}}}")
+_VISIBLE = regex.compile(rf"[^\s\p{{Cc}}\uFFF9-\uFFFB{_INVISIBLE}]++", regex.V1)
 
 _INITIALS = regex.compile(r"(?:\p{L}\p{M}*+\.-?+)++\p{L}\p{M}*+")
 _WITHIN_PARAGRAPH = r"[^\S\r\n]*+(?:\r\n?|\n)?+[^\S\r\n]*+"
@@ -145,7 +150,9 @@ def split_words(text: str) -> list[tuple[int, int]]:
         if word_end < end:
             spans.append((word_end, end))
     if not text.isascii() and _CLUSTERING.search(text):
-        return _join_clusters(text, spans)
+        spans = _join_clusters(text, spans)
+    if _LONG_RUN.search(text):
+        return [piece for span in spans for piece in _pieces(text, *span)]
     return spans
 
 
@@ -208,6 +215,26 @@ def _join_clusters(text: str, spans: list[tuple[int, int]]) -> list[tuple[int, i
     return whole
 
 
+def _pieces(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the word, or parts of at most MAX_WORD characters of a longer one."""
+    if end - start > MAX_WORD:
+        for match in _CLUSTER.finditer(text, start, end):
+            if match.end() - start > MAX_WORD and match.start() > start:
+                yield start, match.start()
+                start = match.start()
+    yield start, end
+
+
+def visible_gaps(text: str, words: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the ranges of visible characters, or of lone surrogates, that are in no word."""
+    gaps, position = [], 0
+    for start, end in (*words, (len(text), len(text))):
+        if start > position:
+            gaps += [match.span() for match in _VISIBLE.finditer(text, position, start)]
+        position = end
+    return gaps
+
+
 # --- Sentences ------------------------------------------------------------------------------
 
 _FINAL = frozenset(".!?…‽⁇⁈⁉。！？｡؟۔।॥։።")
@@ -220,19 +247,6 @@ _NEW_SENTENCE = regex.compile(
 )
 _NEW_SENTENCE_ANY_CASE = regex.compile(rf"{_OPENING}[^\p{{P}}\s]")
 _BULLET = regex.compile(r"(?:[-*+•‣◦▪●○■□–·]|\(?[a-zA-Z\d]\)|\d{1,3}[.)])[ \t]")
-
-
-# A line that starts like this begins something new: "From: Ada", "14:05 Ada", "[14:05] Ada".
-_LABEL = regex.compile(r"\p{L}[\w.\-]*+(?:[ ][\w.\-]++)?+:[ \t]|\[?\d{1,2}:\d\d")
-_CELL = regex.compile(r"\S(?:\t|[ ]{3,}+|[ ]?\||[,;](?=[^\s\p{P}]))")  # of a table, but the last
-_QUOTED = regex.compile(r"(?:>[ ]?)++")  # in the reply to a mail
-_MIN_WIDTH = 36  # prose is rarely wrapped to shorter lines
-_FULL = 0.85  # the longest line of a paragraph may be shorter than the margin
-# A line that ends with one of these words goes on.
-_UNFINISHED = frozenset(
-    "a an the this that these those of in on at to for from by with and or nor but as than is are "
-    "was were be been has had have will would my your his her its our their no not & -".split()
-)
 
 
 class _Ending(IntEnum):
@@ -261,7 +275,7 @@ def _sentence_ends(text: str, spans: list[tuple[int, int]]) -> list[int]:
     """Return the index after the last word of each sentence."""
     is_lower = text.islower()
     new_sentence = _NEW_SENTENCE_ANY_CASE if is_lower else _NEW_SENTENCE
-    line_ends = _line_ends(text, is_lower) if "\n" in text or "\r" in text else frozenset()
+    closed = line_ends(text, is_lower) if "\n" in text or "\r" in text else frozenset()
     ends: list[int] = []
     ending = _Ending.NONE
     previous_end = -1
@@ -292,7 +306,7 @@ def _sentence_ends(text: str, spans: list[tuple[int, int]]) -> list[int]:
                 breaks = _line_breaks(text, end, following)
             if breaks > 1 or (
                 breaks
-                and (ending >= _Ending.FULL or end in line_ends or _BULLET.match(text, following))
+                and (ending >= _Ending.FULL or end in closed or _BULLET.match(text, following))
             ):
                 is_end = True
             elif ending == _Ending.ABBREVIATION:
@@ -307,52 +321,6 @@ def _sentence_ends(text: str, spans: list[tuple[int, int]]) -> list[int]:
     if spans:
         ends.append(len(spans))
     return ends
-
-
-def _line_ends(text: str, is_lower: bool) -> Set[int]:
-    """Return the offsets of the ends of all lines that, by the layout, end a sentence.
-
-    In wrapped prose, a line ends where the next word would not have fit; elsewhere (lists,
-    addresses, tables, headings) each line stands for itself. A paragraph is taken for prose if
-    most of its lines end so, or go on in lower case.
-    """
-    ends: set[int] = set()
-    paragraph: list[tuple[int, str]] = []  # offset of the end of a line, and the line
-    offset = 0
-    for line in (*text.splitlines(keepends=True), ""):
-        offset += len(line)
-        stripped = line.rstrip()
-        if stripped:
-            paragraph.append((offset - len(line) + len(stripped), stripped))
-        elif len(paragraph) > 1:
-            ends.update(_ends_in_paragraph(paragraph, is_lower))
-            paragraph = []
-        else:
-            paragraph.clear()
-    return ends
-
-
-def _ends_in_paragraph(lines: list[tuple[int, str]], is_lower: bool) -> list[int]:
-    """Return the offsets at which a line of a paragraph ends a sentence."""
-    width = max(len(line) for _, line in lines)
-    wrapped, goes_on, rows = [], [], []  # for every line but the last
-    for (_, line), (_, following) in pairwise(lines):
-        quoted = _QUOTED.match(following)
-        start = following[quoted.end() :] if quoted else following.lstrip()
-        first_word = start.split(maxsplit=1)[0] if start else ""
-        wrapped.append(len(line) + 1 + len(first_word) > _FULL * width)
-        unfinished = line.rsplit(maxsplit=1)[-1].lower() in _UNFINISHED or line[-1] == "-"
-        in_lower_case = not is_lower and start[:1].islower() and not _LABEL.match(start)
-        goes_on.append(unfinished or in_lower_case)
-        cells, cells_below = len(_CELL.findall(line)), len(_CELL.findall(following))
-        rows.append(cells == cells_below > 1)
-    share = sum(map(operator.or_, wrapped, goes_on)) if width >= _MIN_WIDTH else 2 * sum(goes_on)
-    is_prose = 2 * share > len(wrapped)
-    return [
-        end
-        for (end, _), wraps, more, row in zip(lines, wrapped, goes_on, rows, strict=False)
-        if row or not (more or (is_prose and wraps))
-    ]
 
 
 def _ending(text: str, start: int, end: int) -> _Ending:

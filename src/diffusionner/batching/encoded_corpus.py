@@ -115,7 +115,9 @@ class EncodedCorpus:
             _offsets(sizes),
             limits,
         )
-        self.sentence_keys = np.array([_sentence_key(s.words) for s in sentences], dtype=np.int64)
+        spelled = ("\x1f".join(s.words).encode("utf-8", "surrogatepass") for s in sentences)
+        digests = b"".join(hashlib.blake2b(one, digest_size=8).digest() for one in spelled)
+        self.sentence_keys = np.frombuffer(digests, dtype="<i8") >> 1  # room to add an offset
         self.gold = np.zeros((0, 2), dtype=np.int64)
         self.gold_types = np.zeros(0, dtype=np.int64)
         self.gold_offset = np.zeros(len(self.windows.sentence) + 1, dtype=np.int64)
@@ -261,11 +263,6 @@ def round_up(number: Integers, multiple: int) -> Integers:
 
 def _offsets(counts: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-
-
-def _sentence_key(words: Sequence[str]) -> int:
-    digest = hashlib.blake2b("\x1f".join(words).encode("utf-8", "surrogatepass"), digest_size=8)
-    return int.from_bytes(digest.digest(), "little", signed=True) >> 1  # room to add an offset
 
 
 def _word_sizes(words: list[str], word_counts: np.ndarray, limits: WordLimits) -> np.ndarray:

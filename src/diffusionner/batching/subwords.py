@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from diffusionner.corpus import Sentence
 from diffusionner.files import read_bounded
 
-MAX_SUBWORDS_PER_WORD = 48  # only garbage is longer
+MAX_SUBWORDS_PER_WORD = 100  # only garbage is longer
 # 0 is padding; code points below 255 have their own code, others share the rest.
 CHARACTER_CODES = 512
 CHARACTERS_PER_WORD = 20  # from both ends of a longer word

@@ -43,6 +43,9 @@ def predict(
     model: options.Model = DEFAULT,
     *,
     inference: dict[str, Any],
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Fail if a visible character cannot be read.")
+    ] = False,
     device: options.Device = None,
     threads: options.Threads = None,
 ) -> None:
@@ -92,7 +95,7 @@ def predict(
     def results() -> Iterator[tuple[Record, Entities]]:
         given = (Record({"text": text}, text, None, "text") for text in texts)
         records = given if texts else sources.records(report)
-        for record, entities in annotate_records(ner, inference, records):
+        for record, entities in annotate_records(ner, {**inference, "strict": strict}, records):
             if html_path is not None:
                 drawn.append(entities)
             yield record, entities

@@ -13,10 +13,12 @@ from diffusionner.corpus import Entities, Sentence, Span
 from diffusionner.diffusion import Schedule
 from diffusionner.errors import CheckpointError, DataError, SettingsError, nearest
 from diffusionner.inference import pickling, self_test
+from diffusionner.inference.coverage import refuse_unread
 from diffusionner.inference.decoding import DecodedEntity, ScoreRule, to_spans
 from diffusionner.inference.engine import Engine
 from diffusionner.inference.stream import (
     ChunkReader,
+    Inputs,
     Item,
     PredictionTask,
     batch_size,
@@ -45,7 +47,7 @@ class DiffusionNER:
     Every method takes the inference settings as keyword arguments: start ("candidates" or "noise"),
     steps (γ), spans (K_eval), eta, threshold (minimum score) or phi (minimum sum of the three
     probabilities), overlap ("nested", "flat", "all"), seed, batch_size. The defaults are stored
-    with the model.
+    with the model. strict=True raises DataError if the model cannot read every visible character.
     """
 
     def __init__(
@@ -322,9 +324,7 @@ class DiffusionNER:
             task, rule = PredictionTask(corpus, range(len(sentences))), self.score_rule(inference)
             return predict(self.engine, task, inference, rule, progress)
 
-    def stream(
-        self, items: Iterable[tuple[str | Sequence[str], str | None]], **options: Any
-    ) -> Iterator[Entities]:
+    def stream(self, items: Inputs, strict: bool = False, **options: Any) -> Iterator[Entities]:
         """Yield the entities of (text or words, document) pairs, in order, buffering only a few.
 
         Adjacent items of one document are each other's context.
@@ -332,7 +332,8 @@ class DiffusionNER:
         inference = self._with_options(options).inference if options else self.settings.inference
         rule, size = self.score_rule(inference), batch_size(self.engine, inference)
         reader = ChunkReader(items, size, self.subwords, self.settings.encoder)
-        return predict_stream(self.engine, reader, inference, rule)
+        results = predict_stream(self.engine, reader, inference, rule)
+        return refuse_unread(results) if strict else results
 
     def _with_options(self, options: dict[str, Any]) -> Settings:
         """Return the settings with other inference settings.

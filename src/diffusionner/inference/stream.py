@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from diffusionner.batching import EncodedCorpus
 from diffusionner.batching.subwords import SubwordTokenizer
 from diffusionner.corpus import Entities, Entity, Sentence
 from diffusionner.diffusion import AUTO, ReverseStart, span_slots
+from diffusionner.inference.coverage import measure_coverage
 from diffusionner.inference.decoding import (
     DecodedEntity,
     EntityColumns,
@@ -30,6 +32,7 @@ from diffusionner.settings import EncoderSettings, InferenceSettings
 from diffusionner.text import TextSentence, split_sentences
 
 Spans = Sequence[Sequence[tuple[int, int]]]
+Inputs = Iterable[tuple[str | Sequence[str], str | None]]  # texts or words, and their documents
 # Batch sizes for "auto". Launching a batch on a GPU takes as long for few sentences as for many.
 CPU_BATCH, GPU_BATCH = 32, 256
 BUFFERED_BATCHES = 32  # sentences are sorted by length within this many batches
@@ -210,6 +213,8 @@ def predict_stream(
                 break
             sentences = iter(decoded)
             done = [item.entities(sentences, engine.labels) for item in running.popleft().items]
+            for entities in done:
+                entities.measure = reader.measure
         yield from done
 
 
@@ -227,7 +232,7 @@ class ChunkReader:
 
     def __init__(
         self,
-        items: Iterable[tuple[str | Sequence[str], str | None]],
+        items: Inputs,
         batch_size: int,
         subwords: SubwordTokenizer,
         settings: EncoderSettings,
@@ -235,6 +240,7 @@ class ChunkReader:
         self.items = iter(items)
         self.subwords = subwords
         self.settings = settings
+        self.measure = partial(measure_coverage, subwords=subwords, settings=settings)
         self.batch_size = batch_size
         self.context = settings.context
         self.chunk_size = batch_size  # in sentences; grows

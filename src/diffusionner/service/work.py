@@ -15,7 +15,7 @@ from diffusionner.settings import Settings
 from diffusionner.text import TextSentence
 
 CHARACTERS_PER_SUBWORD = 5.0
-MAX_SUBWORDS_PER_WORD = 48  # as in batching.subwords
+MAX_SUBWORDS_PER_WORD = 100  # as in batching.subwords
 SPECIAL_SUBWORDS = 2
 BATCH = 13.0  # reading the weights, whatever the batch contains
 BATCH_STEP = 2.0  # per denoising step
