@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -23,6 +24,8 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("30 sentences", PROSE * 10, {}),
     ("45 words", "the shares rose in london and " * 7 + "paris.", {}),
     ("600 words, one sentence", "the shares rose in london and " * 100, {}),
+    ("100 times Paris", "Paris " * 100, {}),
+    ("list of 60 names", "Angela Merkel, " * 60, {}),
     *((f"3 sentences, {steps} steps", PROSE, {"steps": steps}) for steps in (2, 5, 10, 50)),
     *((f"3 sentences, {spans} spans", PROSE, {"spans": spans}) for spans in (1, 50, 150, 500)),
     ("3 sentences, auto spans, 10 steps", PROSE, {"spans": "auto", "steps": 10}),
@@ -40,6 +43,7 @@ def service_work(model: Model = "en") -> None:
     import torch
 
     from diffusionner import DiffusionNER
+    from diffusionner.batching.subwords import WordLimits
     from diffusionner.service.work import WorkEstimate
     from diffusionner.text import split_sentences
 
@@ -47,10 +51,10 @@ def service_work(model: Model = "en") -> None:
     ner = DiffusionNER.from_pretrained(model, "cpu")
     rows = []
     for name, text, options in CASES:
-        estimate = WorkEstimate(ner.settings, options)
+        estimate = WorkEstimate(ner.settings, options, ner.subwords.word_limits or WordLimits())
         sentences = split_sentences(text)
-        batches = -(-len(sentences) // 32)
-        work = batches * estimate.batch + sum(estimate.of_sentences(sentences))
+        batches = sum(math.ceil(estimate.windows(s.words)) for s in sentences) / 32
+        work = math.ceil(batches) * estimate.batch + sum(estimate.of_sentences(sentences))
         ner(text, **options)
         seconds = []
         for _ in range(3):

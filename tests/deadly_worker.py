@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-from diffusionner.errors import DiffusionNERError
 from diffusionner.service.worker import ModelServer, Operation, Slice
 
 
@@ -24,7 +23,6 @@ class DeadlyServer(ModelServer):
 
 def main(model: str, device: None, cores: None, short: Connection, long: Connection) -> None:
     server = DeadlyServer(short, long)
-    server.failure = DiffusionNERError("no model")
     try:
         server.serve()
     except EOFError:

@@ -293,9 +293,11 @@ def test_a_long_expected_wait_refuses_requests(ner):
     held = Held(ner)
     with running(held, Limits(wait=0.5)) as client, ThreadPoolExecutor(30) as pool:
         # They cannot share a batch, and are refused after the first seconds of work.
-        sent = [pool.submit(client.entities, "Long " * 200, threshold=i / 50) for i in range(30)]
+        sent = [
+            pool.submit(client.entities, "long text " * 100, threshold=i / 50) for i in range(30)
+        ]
         until(lambda: any(one.done() for one in sent))
-        refused = client.entities("Long " * 200)
+        refused = client.entities("long text " * 100)
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "busy")
         assert client.metric("queue_work") > 500
         held.go.set()

@@ -20,7 +20,7 @@ from models import lively_model, written
 
 PLAIN = Operation("entities", ())
 OTHER = Operation("entities", (("steps", 3),))
-INFO = ModelInfo([], "torch", Settings(), interruptible=True)
+INFO = ModelInfo([], "torch", Settings(), interruptible=True, word_limits=(50, 21))
 
 
 def document(*names: str, work: float = 1.0) -> Document:

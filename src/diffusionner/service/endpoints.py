@@ -67,7 +67,7 @@ def make_router(service: Service) -> APIRouter:
         parsed = await read_body(request, entities_request, limits)
         check_options(parsed, service.model)
         options = parsed.inference_options()
-        estimate = WorkEstimate(service.model.settings, options)
+        estimate = WorkEstimate(service.model.settings, options, service.model.word_limits)
         documents = await service.batcher.read_all(parsed.texts, estimate)
         job = Job(Operation("entities", tuple(options.items())), documents, estimate.batch)
         await service.batcher.submit(job)
@@ -98,7 +98,7 @@ def make_router(service: Service) -> APIRouter:
         # Noise needs as many spans as in training.
         spans = settings.diffusion.spans if settings.inference.start != "noise" else None
         options = {"spans": spans, **parsed.inference_options(), "start": "noise"}
-        estimate = WorkEstimate(settings, options)
+        estimate = WorkEstimate(settings, options, service.model.word_limits)
         document = await service.batcher.read(parsed.text, estimate)
         if document.sentences:
             _choose_sentence(document, parsed.sentence, estimate, limits)

@@ -14,7 +14,7 @@ class Limits:
     spans: int = 500  # 422 invalid
     work: float = 30.0  # estimated seconds of computing per request; 422 too_much_work
     step_characters: int = 5_000  # per text of /v1/steps; 422 text_too_long
-    step_words: int = 100  # of its sentence; 422 sentence_too_long
+    step_words: int = 50  # of its sentence; 422 sentence_too_long
     step_spans: int = 3_000  # steps × spans of /v1/steps: 300 kB; 422 too_much_work
     queue: int = 256  # queued requests; 429 busy
     wait: float = 2.0  # expected seconds of work ahead of a request; 429 busy

@@ -7,6 +7,7 @@ units a second its own machine does.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any
@@ -24,13 +25,23 @@ STEP = 0.9  # per sentence and denoising step,
 SPAN, SPAN_WORD = 0.125, 0.0005  # and for each of its spans
 
 
+# As in batching.encoded_corpus, which the HTTP process does not load.
+SEPARATORS = frozenset(",;|/•·、，；")
+SEPARATOR_SIZE = 4
+TYPICAL_WORDS = 40
+
+
 class WorkEstimate:
     """Estimates the work of sentences for a model and the options of a request."""
 
-    def __init__(self, settings: Settings, options: dict[str, Any]) -> None:
+    def __init__(
+        self, settings: Settings, options: dict[str, Any], word_limits: tuple[int, int]
+    ) -> None:
+        """word_limits: words of the longest sentence that is read whole, and of a window."""
         inference = settings.with_inference(options).inference
         self.context = settings.encoder.context
-        self.window = settings.encoder.max_subwords
+        self.max_subwords = settings.encoder.max_subwords
+        self.sentence_words, self.window_words = word_limits
         self.steps = inference.steps if settings.denoises else 1
         self.spans = inference.spans
         self.from_noise = inference.start == "noise"
@@ -45,16 +56,34 @@ class WorkEstimate:
         """Yield the work of each sentence of a text, its neighbours being its context."""
         sizes = [_subwords(sentence) for sentence in sentences]
         before = list(accumulate(sizes, initial=0.0))
-        for i, (sentence, size) in enumerate(zip(sentences, sizes, strict=True)):
+        for i, (sentence, subwords) in enumerate(zip(sentences, sizes, strict=True)):
             last = min(len(sizes), i + 1 + self.context)
-            read = min(self.window, before[last] - before[max(0, i - self.context)])
-            words, windows = len(sentence.words), 1.0
-            if size > self.window:  # windows overlap by half
-                windows = 2 * size / self.window
-                words = round(words / windows * 2)
-            work = self._of_window(words, read + SPECIAL_SUBWORDS)
+            read = before[last] - before[max(0, i - self.context)]
+            words, windows = len(sentence.words), self.windows(sentence.words)
+            if windows > 1:  # they overlap by half
+                subwords_per_word = subwords / words
+                words = min(words, math.ceil(2 * words / windows))
+                context = 2 * self.context * self.window_words
+                read = min(read, (words + context) * subwords_per_word)
+            work = self._of_window(words, min(read, self.max_subwords) + SPECIAL_SUBWORDS)
             self.largest_window = max(self.largest_window, work)
             yield windows * work
+
+    def windows(self, words: Sequence[str]) -> float:
+        """Return about how many windows a sentence is read in.
+
+        A separator counts as several words, and a word that stands three times in a row has a
+        window of its own.
+        """
+        if SEPARATOR_SIZE * len(words) <= self.sentence_words:
+            return 1
+        triples = zip(words, words[1:], words[2:], strict=False)
+        repeated = sum(a == b == c for a, b, c in triples)
+        separators = sum(word in SEPARATORS for word in words)
+        size = len(words) + (SEPARATOR_SIZE - 1) * separators
+        if size + repeated * self.window_words <= self.sentence_words:
+            return 1
+        return 1 + 2 * max(0, size - repeated) / self.window_words + repeated
 
     def _of_window(self, words: int, subwords: float) -> float:
         spans = self.span_count(words) * (SPAN + SPAN_WORD * words)
@@ -63,7 +92,7 @@ class WorkEstimate:
     def span_count(self, words: int) -> float:
         """Return the expected number of spans; "auto" keeps only likely candidates."""
         if isinstance(self.spans, int):
-            return self.spans
+            return self.spans * max(1, words / TYPICAL_WORDS)
         return min(150, 1.5 * words + 6) if self.from_noise else 2 + words / 10
 
 

@@ -63,6 +63,7 @@ class ModelInfo:
     backend: str
     settings: Settings
     interruptible: bool  # short requests interrupt long ones
+    word_limits: tuple[int, int]  # as `batching.subwords.WordLimits`
 
 
 class Predictor:
@@ -75,7 +76,16 @@ class Predictor:
 
     def info(self) -> ModelInfo:
         backend = "torch" if hasattr(self.ner.engine, "network") else "onnx"
-        return ModelInfo(list(self.ner.labels), backend, self.ner.settings, self.interruptible)
+        from diffusionner.batching.subwords import WordLimits
+
+        limits = self.ner.subwords.word_limits or WordLimits()
+        return ModelInfo(
+            list(self.ner.labels),
+            backend,
+            self.ner.settings,
+            self.interruptible,
+            (limits.sentence, limits.window),
+        )
 
     def run(self, operation: Operation, slices: Sequence[Slice]) -> list[list[Any]]:
         """Return a result for each sentence of each slice."""
@@ -133,7 +143,10 @@ class Predictor:
         return results
 
     def _steps(self, one: Slice, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the denoising steps of a sentence and the entities that result from them."""
+        """Return the denoising steps of a sentence and the entities that result from them.
+
+        Of a sentence that is read in several windows, only the first is shown.
+        """
         import numpy as np
 
         from diffusionner.batching import EncodedCorpus
@@ -148,7 +161,8 @@ class Predictor:
         (trajectory,) = trajectories(ner.engine, corpus, settings, rule)
         (((entities,),)) = self._entities([one], options)
         steps = [(step.timestep, [tuple(s) for s in step.spans]) for step in trajectory.steps]
-        return {"words": trajectory.words, "steps": steps, "entities": entities}
+        inside = [entity for entity in entities if entity[1] < trajectory.words]
+        return {"words": trajectory.words, "steps": steps, "entities": inside}
 
 
 # --- The process --------------------------------------------------------------------------------
