@@ -16,6 +16,7 @@ LAYERS = (
     ("errors", "threads"),
     ("files", "methods", "layout"),
     ("corpus", "text"),
+    ("setting_values",),
     ("settings",),
     ("diffusion", "formats"),
     ("batching",),

@@ -8,8 +8,6 @@ spell out the values of the paper.
 from __future__ import annotations
 
 import dataclasses
-import math
-import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,9 +18,9 @@ import yaml
 
 from diffusionner.errors import SettingsError, nearest
 from diffusionner.methods import METHODS
+from diffusionner.setting_values import MAX_SHOWN, allowed, coerce, shown
 
 MAX_SEED = 2**32 - 1
-MAX_SHOWN = 200  # characters of a wrong value in a message
 # Inference settings of the reverse process, which only method=diffusion has.
 DENOISING = ("steps", "spans", "start", "average_steps", "eta", "seed")
 
@@ -197,7 +195,7 @@ class Settings:
         """Build settings from nested dictionaries; unknown names and invalid values raise."""
         if not isinstance(values, Mapping):
             raise SettingsError(
-                f"{origin}: expected sections such as 'encoder:', got {_shown(values)}"
+                f"{origin}: expected sections such as 'encoder:', got {shown(values)}"
             )
         settings: Settings = _build(cls, values, origin)
         settings.check(origin)
@@ -278,13 +276,13 @@ class Settings:
         """Raise SettingsError for values that do not go together."""
         if self.method not in METHODS:
             raise SettingsError(
-                f"{origin}: method={_shown(self.method)} is not registered; "
+                f"{origin}: method={shown(self.method)} is not registered; "
                 f"{nearest(self.method[:MAX_SHOWN], METHODS)}"
             )
         for name in self.options:
             if name not in METHODS[self.method].options:
                 raise SettingsError(
-                    f"{origin}: method={self.method} has no option {_shown(name)}; "
+                    f"{origin}: method={self.method} has no option {shown(name)}; "
                     "leave it out of 'options'"
                 )
         if self.inference.steps > self.diffusion.timesteps:
@@ -327,7 +325,7 @@ def setting_names() -> list[str]:
 def describe() -> list[tuple[str, str, Any, str]]:
     """Return (name, allowed values, default, help) of every setting, as the reference shows it."""
     return [
-        (name, _allowed(hint, f), {} if name == "options" else f.default, f.metadata["help"])
+        (name, allowed(hint, f), {} if name == "options" else f.default, f.metadata["help"])
         for name, hint, f in _fields()
     ]
 
@@ -354,88 +352,15 @@ def _build(cls: Any, values: Mapping[str, Any], origin: str, section: str = "") 
             full = full[:MAX_SHOWN]
             raise SettingsError(f"{origin}: unknown {kind} '{full}'; {nearest(full, known)}")
         if section or name not in SECTIONS:
-            built[name] = _coerce(f"{origin}: {full}", value, hints[name], fields[name])
+            built[name] = coerce(f"{origin}: {full}", value, hints[name], fields[name])
             continue
         if name == "encoder" and isinstance(value, str):
             value = {"name": value}  # shorthand: `encoder: minilm`
         if not isinstance(value, Mapping):
             example = dataclasses.fields(SECTIONS[name])[0].name
             raise SettingsError(
-                f"{origin}: section '{name}' must contain settings, not {_shown(value)}; "
+                f"{origin}: section '{name}' must contain settings, not {shown(value)}; "
                 f"for example '{name}: {{{example}: ...}}'"
             )
         built[name] = _build(SECTIONS[name], value, origin, name)
     return cls(**built)
-
-
-def _allowed(hint: Any, f: dataclasses.Field[Any]) -> str:
-    if typing.get_origin(hint) is Literal:
-        return " | ".join(typing.get_args(hint))
-    names = " or ".join(_type_name(kind) for kind in _members(hint))
-    low, high = f.metadata["low"], f.metadata["high"]
-    if low is not None:
-        names += f", {low:g} to {high:g}" if high is not None else f", at least {low:g}"
-    return names
-
-
-def _coerce(where: str, value: Any, hint: Any, f: dataclasses.Field[Any]) -> Any:
-    """Return the value as its field's type; otherwise raise an error naming a valid value."""
-    if typing.get_origin(hint) is Literal:
-        options = typing.get_args(hint)
-        if value not in options:
-            hint = nearest(str(value)[:MAX_SHOWN], options)
-            raise SettingsError(f"{where}={_shown(value)} is not valid; {hint}")
-        return value
-    expected = f"{where}={_shown(value)} is not valid; expected {_allowed(hint, f)}"
-    members = _members(hint)
-    if value is None and type(None) in members:
-        return None
-    if any(value in typing.get_args(m) for m in members if typing.get_origin(m) is Literal):
-        return value
-    kind = next(m for m in members if m is not type(None))
-    if typing.get_origin(kind) is dict:
-        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-            raise SettingsError(expected)
-        return dict(value)
-    if kind in (bool, str) and isinstance(value, kind):
-        return value
-    number = None if kind in (bool, str) or isinstance(value, bool) else _number(value, kind)
-    if number is None:
-        raise SettingsError(expected)
-    low, high = f.metadata["low"], f.metadata["high"]
-    bound = low if low is not None and number < low else high
-    if bound is not None and (number < bound if bound is low else number > bound):
-        raise SettingsError(f"{expected} (the nearest valid value is {bound:g})")
-    return number
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…"
-
-
-def _members(hint: Any) -> tuple[Any, ...]:
-    """Return the types of a union, or the type itself."""
-    is_union = typing.get_origin(hint) in (types.UnionType, typing.Union)
-    return typing.get_args(hint) if is_union else (hint,)
-
-
-def _type_name(kind: Any) -> str:
-    if typing.get_origin(kind) is Literal:
-        return " or ".join(typing.get_args(kind))
-    if typing.get_origin(kind) is dict:
-        return "mapping"
-    return "null" if kind is type(None) else str(kind.__name__)
-
-
-def _number(value: Any, kind: type[int | float]) -> int | float | None:
-    """Return the value as an int or a finite float, or None if it is not one."""
-    if isinstance(value, int):
-        return kind(value) if abs(value) < 2**63 else None
-    try:
-        number = float(value)  # YAML parses 2e-5 as a string
-    except (TypeError, ValueError):
-        return None
-    if not math.isfinite(number) or (kind is int and number != int(number)):
-        return None
-    return kind(number)
