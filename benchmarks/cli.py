@@ -10,6 +10,7 @@ from benchmarks import (
     convert_large,
     flat_views,
     host_time,
+    messy,
     page_screenshots,
     profile_parts,
     serve_load,
@@ -47,6 +48,7 @@ app.command("attack-inputs")(inputs.attack_inputs)
 app.command("card")(command.card)
 app.command("attack-serve")(attacked_service.attack_serve)
 app.command("attack-models")(attacked_models.attack_models)
+app.command("messy")(messy.messy)
 app.command("word-limits")(word_limits.word_limits)
 app.command("screenshots")(page_screenshots.page_screenshots)
 app.command("attack-annotate")(kills.attack_annotate)

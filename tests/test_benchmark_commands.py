@@ -39,6 +39,16 @@ def test_host_time(run, model):
     assert len(rows) == 4
 
 
+def test_messy(run, model):
+    result = run("messy", "--model", model, "--data", EXCERPT, "--sentences", 30)
+    assert result.status == 0, result.err
+    rows = {line[:32].strip(): line.split() for line in result.out.splitlines()[2:]}
+    for shape in ("stretch", "stretch, lower case", "one a line", "prose", "wrapped at 72", "CSV"):
+        gold, alone, found = map(int, rows[shape][-6:-3])
+        assert gold > 5 and alone > 5 and found > 5
+    assert rows["stretch"][-6] == rows["one a line"][-6], "the same gold entities"
+
+
 def test_threads(run, model):
     given = ("--data", EXCERPT, "--sentences", 9, "--turns", 1, "--counts", 1, "--busy", 1)
     result = run("threads", "--model", model, *given)

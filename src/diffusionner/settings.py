@@ -154,7 +154,10 @@ class InferenceSettings:
 
     steps: int = setting(1, "Number of denoising steps, gamma.", 1)
     spans: int | Literal["auto"] = setting(
-        "auto", "Noisy spans per sentence, K_eval; auto: by its length.", 1, 10_000
+        "auto",
+        "Noisy spans of a sentence of up to 40 words, K_eval; auto: by its length.",
+        1,
+        10_000,
     )
     start: Literal["noise", "candidates"] = setting(
         "candidates", "Start from Gaussian noise or from the initializer's candidates."
