@@ -263,6 +263,7 @@ def test_a_wrapped_line_does_not_end_a_sentence(text: str) -> None:
 LINES = {
     "names": "Ada Lovelace\nCharles Babbage\nMary Somerville",
     "names in lower case": "ada lovelace\ncharles babbage\nmary somerville",
+    "some in lower case": "Ada Lovelace\nnew orleans\nMary Somerville of York\nvan Gogh\nParis",
     "address": "Ada Lovelace\n12 St James's Square\nLondon SW1Y 4JH\nUnited Kingdom",
     "header": "From: Ada Lovelace\nTo: Charles Babbage\nSubject: the Engine and its use",
     "chat": "anna: where is Bob\nbob: in Leeds\nanna: ok",

@@ -24,9 +24,9 @@ _UNFINISHED = frozenset(
 def line_ends(text: str, is_lower: bool) -> Set[int]:
     """Return the offsets of the ends of all lines that, by the layout, end a sentence.
 
-    In wrapped prose, a line ends where the next word would not have fit; elsewhere (lists,
-    addresses, tables, headings) each line stands for itself. A paragraph is taken for prose if
-    most of its lines end so, or go on in lower case.
+    In wrapped prose, a line ends where the next word would not have fit, or the next line goes on
+    in lower case; elsewhere (lists, addresses, tables, headings) each line stands for itself. A
+    paragraph is taken for prose if most of its lines end so.
     """
     ends: set[int] = set()
     paragraph: list[tuple[int, str]] = []  # offset of the end of a line, and the line
@@ -47,21 +47,23 @@ def line_ends(text: str, is_lower: bool) -> Set[int]:
 def _ends_in_paragraph(lines: list[tuple[int, str]], is_lower: bool) -> list[int]:
     """Return the offsets at which a line of a paragraph ends a sentence."""
     width = max(len(line) for _, line in lines)
-    wrapped, goes_on, rows = [], [], []  # for every line but the last
+    wrapped, unfinished, lower, rows = [], [], [], []  # for every line but the last
     for (_, line), (_, following) in pairwise(lines):
         quoted = _QUOTED.match(following)
         start = following[quoted.end() :] if quoted else following.lstrip()
         first_word = start.split(maxsplit=1)[0] if start else ""
         wrapped.append(len(line) + 1 + len(first_word) > _FULL * width)
-        unfinished = line.rsplit(maxsplit=1)[-1].lower() in _UNFINISHED or line[-1] == "-"
-        in_lower_case = not is_lower and start[:1].islower() and not _LABEL.match(start)
-        goes_on.append(unfinished or in_lower_case)
+        unfinished.append(line.rsplit(maxsplit=1)[-1].lower() in _UNFINISHED or line[-1] == "-")
+        lower.append(not is_lower and start[:1].islower() and not _LABEL.match(start))
         cells, cells_below = len(_CELL.findall(line)), len(_CELL.findall(following))
         rows.append(cells == cells_below > 1)
-    share = sum(map(operator.or_, wrapped, goes_on)) if width >= _MIN_WIDTH else 2 * sum(goes_on)
-    is_prose = 2 * share > len(wrapped)
+    goes_on = list(map(operator.or_, unfinished, lower))
+    if width >= _MIN_WIDTH:
+        full = sum(map(operator.or_, wrapped, goes_on))
+    else:  # lists have short lines too, but they rarely go on in lower case
+        full = sum(wrapped) if 4 * sum(goes_on) > len(goes_on) else 0
+    is_prose = 2 * full > len(wrapped)
+    joined = map(operator.or_, wrapped, goes_on) if is_prose else unfinished
     return [
-        end
-        for (end, _), wraps, more, row in zip(lines, wrapped, goes_on, rows, strict=False)
-        if row or not (more or (is_prose and wraps))
+        end for (end, _), joins, row in zip(lines, joined, rows, strict=False) if row or not joins
     ]
