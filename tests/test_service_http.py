@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import h11
 import pytest
 from services import Client, Held, read_all, request_bytes, running, until
 
@@ -144,6 +145,17 @@ SMUGGLED = {
 def test_ambiguous_lengths_are_refused(client, name):
     headers, body = SMUGGLED[name]
     assert error(ask(client, request_bytes(body, *headers))) == (400, "bad_request")
+
+
+def test_a_length_with_many_spaces_is_refused_at_once():
+    """The time to read a head may not grow with the square of its size."""
+    connection = http_protocol.StrictConnection(h11.SERVER, http_protocol.HEAD_BYTES)
+    length = f"Content-Length: 5,{30_000 * ' '}5"
+    connection.receive_data(head("POST /v1/entities HTTP/1.1", "Host: localhost", length))
+    started = time.process_time()
+    with pytest.raises(http_protocol.Refusal):
+        connection.next_event()
+    assert time.process_time() - started < 0.5
 
 
 def test_chunked_bodies_need_http_1_1(client):

@@ -27,7 +27,7 @@ PROBE_SECONDS = 0.02  # first interval between checks of a half-closed connectio
 LINGER_SECONDS = 0.3  # time for a request to arrive that was sent before the shutdown
 DRAIN_SECONDS = 3.0  # time to read an error; closing earlier would look like a reset
 STALL_SECONDS = 30.0  # a client that reads nothing for so long is cut off
-_LENGTHS = re.compile(rb"(?im)^content-length[ \t]*:[ \t]*(.*?)[ \t\r]*$")
+_LENGTHS = re.compile(rb"(?im)^content-length[ \t]*:([^\n]*)")
 _NOT_HTTP = "this is not a valid HTTP/1.1 request; this port speaks HTTP, not HTTPS"
 REFUSALS = {
     400: ("bad_request", _NOT_HTTP),
@@ -75,7 +75,7 @@ def _check(request: h11.Request, head: bytes) -> None:
     """Raise Refusal for a request that others may read differently or that is for a proxy."""
     if len(head) > HEAD_BYTES:  # h11 accepts longer ones that arrive at once
         raise Refusal(431, *REFUSALS[431])
-    lengths = _LENGTHS.findall(head)  # h11 merges equal ones
+    lengths = [length.strip() for length in _LENGTHS.findall(head)]  # h11 merges equal ones
     chunked = any(name == b"transfer-encoding" for name, _ in request.headers)
     if len(lengths) > 1 or not all(length.isdigit() for length in lengths):
         raise Refusal(400, "bad_request", "give one Content-Length, with one number")
