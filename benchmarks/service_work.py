@@ -43,15 +43,16 @@ def service_work(model: Model = "en") -> None:
     import torch
 
     from diffusionner import DiffusionNER
-    from diffusionner.batching.subwords import WordLimits
     from diffusionner.service.work import WorkEstimate
+    from diffusionner.service.worker import Predictor
     from diffusionner.text import split_sentences
 
     torch.set_num_threads(1)
     ner = DiffusionNER.from_pretrained(model, "cpu")
+    word_limits = Predictor(ner).info().word_limits
     rows = []
     for name, text, options in CASES:
-        estimate = WorkEstimate(ner.settings, options, ner.subwords.word_limits or WordLimits())
+        estimate = WorkEstimate(ner.settings, options, word_limits)
         sentences = split_sentences(text)
         batches = sum(math.ceil(estimate.windows(s.words)) for s in sentences) / 32
         work = math.ceil(batches) * estimate.batch + sum(estimate.of_sentences(sentences))

@@ -18,7 +18,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from diffusionner import DiffusionNER
 from diffusionner.batching import EncodedCorpus
-from diffusionner.batching.subwords import MAX_SUBWORDS_PER_WORD, SubwordTokenizer, WordLimits
+from diffusionner.batching.subwords import MAX_SUBWORDS_PER_WORD, SubwordTokenizer
 from diffusionner.corpus import Sentence, Span
 from diffusionner.inference.gpu.encoding import can_pack
 from diffusionner.inference.torch_engine import TorchEngine
@@ -163,7 +163,6 @@ def test_the_sliding_window_matters(folders):
 def test_a_gpu_packs_bert_only(name, encoder, tmp_path):
     """Other encoders run padded, and find the same entities."""
     ner = lively_model(encoder, "encoder.max_subwords=64")
-    ner.subwords.word_limits = WordLimits()  # those of a loaded model
     ner.save_pretrained(tmp_path)
     plain = DiffusionNER.from_pretrained(tmp_path, "cpu")
     assert isinstance(plain.encoder.transformer, Bert) == (name == "bert")

@@ -22,7 +22,6 @@ from corpora import EXCERPT
 from services import until
 
 from diffusionner import formats
-from diffusionner.batching.subwords import WordLimits
 from diffusionner.corpus import Sentence
 from diffusionner.export import export
 from models import lively_model
@@ -33,7 +32,6 @@ def model(encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     """An exported model, because ONNX Runtime starts in a second."""
     folder = tmp_path_factory.mktemp("served") / "lively"
     ner = lively_model(encoder_folder)
-    ner.subwords.word_limits = WordLimits()  # as a loaded model has
     words = [s.words for s in formats.read(EXCERPT)][:8]
     found = ner.predict_sentences([Sentence(one) for one in words])
     export(ner, folder, [Sentence(*one) for one in zip(words, found, strict=True)])

@@ -116,16 +116,17 @@ def test_limits_follow_from_the_training_corpus():
     assert WordLimits.of([Sentence(["w"])]) == (2, 2)
 
 
-def test_limits_are_stored_with_a_model(encoder_folder, tmp_path):
+@pytest.mark.parametrize("limits", [LIMITS, None])
+def test_limits_are_stored_with_a_model(encoder_folder, tmp_path, limits):
     ner = lively_model(encoder_folder)
-    ner.subwords.word_limits = LIMITS
+    ner.subwords.word_limits = limits
     ner.save_pretrained(tmp_path / "model")
-    assert DiffusionNER.from_pretrained(tmp_path / "model").subwords.word_limits == LIMITS
+    assert DiffusionNER.from_pretrained(tmp_path / "model").subwords.word_limits == limits
 
 
 def test_a_model_of_release_0_1_has_the_default(folder, tmp_path):
     config = read_config(folder)
-    config.pop("word_limits", None)
+    del config["word_limits"]
     ner = lively_model_like(folder, tmp_path, config)
     assert ner.subwords.word_limits == WordLimits()
     word_limits(tmp_path, [EXCERPT])
@@ -135,7 +136,7 @@ def test_a_model_of_release_0_1_has_the_default(folder, tmp_path):
 
 @pytest.mark.parametrize(
     "values",
-    [None, 5, {}, {"sentence": 5}, {"sentence": 5, "window": 6}, {"sentence": 5, "window": 0},
+    [5, {}, {"sentence": 5}, {"sentence": 5, "window": 6}, {"sentence": 5, "window": 0},
      {"sentence": 5.0, "window": 2}, {"sentence": True, "window": True}],
 )  # fmt: skip
 def test_invalid_limits_are_refused(folder, tmp_path, values):

@@ -12,19 +12,10 @@ from exports import GRAPHS, own_dev, with_graphs_of
 from typer.testing import CliRunner
 
 from diffusionner import DiffusionNER
-from diffusionner.batching.subwords import WordLimits
 from diffusionner.cli import app
 from diffusionner.corpus import Sentence
 from diffusionner.export import export
-from models import lively_model as untrained_model
-
-
-def lively_model(encoder_folder: Path, *changes: str) -> DiffusionNER:
-    """A model that reads long sentences in the windows it would have after loading it."""
-    ner = untrained_model(encoder_folder, *changes)
-    ner.subwords.word_limits = WordLimits()
-    return ner
-
+from models import lively_model
 
 if not all(map(find_spec, ("onnx", "onnxscript", "onnxruntime"))):
     collect_ignore_glob = ["test_*.py"]

@@ -172,7 +172,7 @@ class SubwordTokenizer:
     suffix: list[int]
     pad: int
     unknown: int
-    word_limits: WordLimits | None = None  # of a trained model
+    word_limits: WordLimits | None = None  # None: sentences are read whole
     files: dict[str, bytes] | None = None  # of the Hugging Face tokenizer, if read from these
     hf: Any = None  # the Hugging Face tokenizer, if it was made from one
     caches: dict[int, WordCache] = field(default_factory=dict, repr=False)  # by their width

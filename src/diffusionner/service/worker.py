@@ -76,15 +76,13 @@ class Predictor:
 
     def info(self) -> ModelInfo:
         backend = "torch" if hasattr(self.ner.engine, "network") else "onnx"
-        from diffusionner.batching.subwords import WordLimits
-
-        limits = self.ner.subwords.word_limits or WordLimits()
+        longest = self.ner.settings.encoder.max_subwords
         return ModelInfo(
             list(self.ner.labels),
             backend,
             self.ner.settings,
             self.interruptible,
-            (limits.sentence, limits.window),
+            self.ner.subwords.word_limits or (longest, longest),
         )
 
     def run(self, operation: Operation, slices: Sequence[Slice]) -> list[list[Any]]:

@@ -45,21 +45,22 @@ def new_config(
         "version": VERSION,
         "labels": list(labels),
         "settings": settings.to_dict(),
+        "word_limits": None if word_limits is None else word_limits._asdict(),
     }
     if calibration is not None:
         config["calibration"] = calibration
-    if word_limits is not None:
-        config["word_limits"] = word_limits._asdict()
     return config
 
 
-def read_word_limits(config: Mapping[str, Any], file: Path) -> WordLimits:
-    """Return the word limits of a model, or the default for a model that has none."""
+def read_word_limits(config: Mapping[str, Any], file: Path) -> WordLimits | None:
+    """Return the word limits of a model; release 0.1 wrote none, and its models get the default."""
     from diffusionner.batching.subwords import WordLimits  # commands start without numpy
 
     if "word_limits" not in config:
         return WordLimits()
     values = config["word_limits"]
+    if values is None:
+        return None
     if (
         not isinstance(values, dict)
         or set(values) != set(WordLimits._fields)
@@ -67,8 +68,8 @@ def read_word_limits(config: Mapping[str, Any], file: Path) -> WordLimits:
         or not 1 <= values["window"] <= values["sentence"]
     ):
         raise CheckpointError(
-            f"{file}: word_limits needs two whole numbers, 1 <= window <= sentence; restore the "
-            "file from a good copy"
+            f"{file}: word_limits needs two whole numbers, 1 <= window <= sentence, or null; "
+            "restore the file from a good copy"
         )
     return WordLimits(**values)
 
