@@ -13,6 +13,7 @@ from diffusionner.service.batcher import Batcher, Lane
 from diffusionner.service.job import Document, Job
 from diffusionner.service.limits import BATCH_WORK, PART_WORK, Limits
 from diffusionner.service.metrics import Metrics
+from diffusionner.service.work import WorkEstimate
 from diffusionner.service.worker import Answer, ModelInfo, Operation, Predictor, Slice
 from diffusionner.settings import Settings
 from diffusionner.text import split_sentences
@@ -84,6 +85,21 @@ def test_parts_cover_the_text():
         assert (inner.first, inner.last) == (2, 10)
 
     asyncio.run(run())
+
+
+def test_other_requests_run_while_many_texts_are_read():
+    """Even texts without words, which are no work, take time to read."""
+
+    async def run() -> int:
+        batcher, estimate = Batcher(Limits(), Metrics()), WorkEstimate(Settings(), {}, (50, 21))
+        reading = asyncio.create_task(batcher.read_all(["\u200b"] * 100, estimate))
+        turns = 0
+        while not reading.done():
+            await asyncio.sleep(0)
+            turns += 1
+        return turns
+
+    assert asyncio.run(run()) >= 100
 
 
 def test_work_ahead_of_a_new_request():

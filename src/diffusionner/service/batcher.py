@@ -140,6 +140,7 @@ class Batcher:
         documents: list[Document] = []
         total = 0.0
         for text in texts:
+            await asyncio.sleep(0)  # other requests run between short texts, too
             document = await self.read(text, estimate)
             documents.append(document)
             total += sum(document.work)
