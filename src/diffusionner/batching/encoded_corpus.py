@@ -25,11 +25,8 @@ from diffusionner.batching.subwords import (
 )
 from diffusionner.corpus import Sentence, is_annotated
 from diffusionner.settings import EncoderSettings
+from diffusionner.text import SEPARATOR_SIZE, SEPARATORS
 
-# A model finds few of the names in a long list: no training sentence has as many. So the size of a
-# sentence, which decides how many words are read at once, counts a separator as several words.
-SEPARATORS = (",", ";", "|", "/", "•", "·", "、", "，", "；")
-SEPARATOR_SIZE = 4
 Integers = TypeVar("Integers", int, np.ndarray)
 Array = TypeVar("Array")  # numpy's on the host, the backend's own on a device
 # Arrays of a batch that a device needs; the encoder reads the first six.

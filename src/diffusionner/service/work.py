@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import Any
 
 from diffusionner.settings import Settings
-from diffusionner.text import TextSentence
+from diffusionner.text import SEPARATOR_SIZE, SEPARATORS, TextSentence
 
 CHARACTERS_PER_SUBWORD = 5.0
 MAX_SUBWORDS_PER_WORD = 100  # as in batching.subwords
@@ -23,12 +23,7 @@ BATCH_STEP = 2.0  # per denoising step
 SUBWORD, SUBWORD_SQUARED = 0.42, 0.0005  # encoder, per sentence
 STEP = 0.9  # per sentence and denoising step,
 SPAN, SPAN_WORD = 0.125, 0.0005  # and for each of its spans
-
-
-# As in batching.encoded_corpus, which the HTTP process does not load.
-SEPARATORS = frozenset(",;|/•·、，；")
-SEPARATOR_SIZE = 4
-TYPICAL_WORDS = 40
+TYPICAL_WORDS = 40  # as in diffusion.sampler, which the HTTP process does not load
 
 
 class WorkEstimate:
