@@ -222,7 +222,7 @@ def test_weights_that_are_no_numbers(sound, tmp_path, value, precision):
 
     change_weights(tmp_path / "model", change)
     seal(tmp_path / "model")
-    assert f"'{name}' has weights that are not finite or absurdly" in refusal(tmp_path / "model")
+    assert f"'{name}' has weights that are absurdly large" in refusal(tmp_path / "model")
 
 
 @pytest.mark.parametrize(

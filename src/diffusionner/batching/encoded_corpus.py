@@ -265,7 +265,7 @@ def _offsets(counts: np.ndarray) -> np.ndarray:
 def _word_sizes(words: list[str], word_counts: np.ndarray, limits: WordLimits) -> np.ndarray:
     """Return the size of each word, in words of ordinary text.
 
-    A word that stands three times in a row is no ordinary text: each one fills a window.
+    A word repeated three times in a row is not ordinary text: each one fills a window.
     """
     sizes = np.ones(len(words), dtype=np.int64)
     spelled = np.array(words, dtype=object)

@@ -128,7 +128,8 @@ def read(source: Source, options: ConllOptions) -> Iterator[Sentence]:
                     doc = None if columns[1] == _NO_DOCUMENT else columns[1]
             continue
         width = len(rows[-1]) if rows else layout.width or len(columns)
-        # Within a sentence, "#word" with the right number of columns is a row, be its tag invalid.
+        # Within a sentence, "#word" with the right number of columns is a row, even if its tag
+        # is invalid.
         hash_row = rows and not text.startswith("# ") and len(columns) == width
         if text.startswith("#") and not hash_row and not _is_row(columns, layout, width):
             continue

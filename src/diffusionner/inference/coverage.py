@@ -77,6 +77,6 @@ def refuse_unread(results: Iterable[Entities]) -> Iterator[Entities]:
             raise DataError(
                 f"input {number}: {'characters' if is_text else 'words'} {start} to {end} "
                 f"({str(part)[:20]!a}) cannot be read by the model; remove or shorten them, or "
-                "leave out strict, which then reads the rest"
+                "leave out strict to read the rest"
             )
         yield entities

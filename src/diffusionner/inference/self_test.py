@@ -107,8 +107,8 @@ def check(
         ) from error
     if not np.isfinite(sums).all():
         raise CheckpointError(
-            f"{folder}: the model computes probabilities that are no numbers; its weights are "
-            "damaged. Copy the whole folder again, or train again"
+            f"{folder}: the model computes probabilities that are not numbers; its weights "
+            "are damaged. Copy the whole folder again, or train again"
         )
     if expected is None:
         return
@@ -155,7 +155,7 @@ def _answer(
     """
     inference = settings.inference
     spans = inference.spans if inference.spans == AUTO else min(int(inference.spans), MAX_SPANS)
-    whole = replace(subwords, word_limits=None)  # a choice of windows is no damage
+    whole = replace(subwords, word_limits=None)  # other windows are not damage
     corpus = EncodedCorpus([Sentence(words)], whole, settings.encoder)
     windows = np.arange(len(corpus))
     inference = replace(inference, steps=1, spans=spans)

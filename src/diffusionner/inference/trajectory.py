@@ -34,7 +34,7 @@ class TrajectoryStep:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """The steps of one window: a whole sentence, unless that is too long for the encoder."""
+    """The steps of one window: a whole sentence, unless it is too long to be read at once."""
 
     sentence: int  # its index
     first: int  # words of the sentence before the window

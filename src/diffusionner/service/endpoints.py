@@ -41,7 +41,7 @@ ERRORS = {
     415: "The content type is not application/json.",
     422: "The request is invalid or exceeds a limit.",
     429: "The queue is full; Retry-After gives the seconds to wait.",
-    503: "The model is loading, or the service is stopping.",
+    503: "The model is loading or cannot be loaded, or the service is stopping.",
     504: "The request took too long.",
 }
 
@@ -168,7 +168,7 @@ def _request_body(model: type[Options]) -> dict[str, Any]:
 def _choose_sentence(
     document: Document, number: int, estimate: WorkEstimate, limits: Limits
 ) -> None:
-    """Compute only this sentence; raise ApiError if there is no such one, or it is too long."""
+    """Compute only this sentence; raise ApiError if it does not exist or is too long."""
     count = len(document.sentences)
     if number >= count:
         message = f"sentence: the text has {count} sentence(s), counted from 0"

@@ -1,6 +1,6 @@
-"""Host names under which the service answers, as a defence against DNS rebinding.
+"""Host names to which the service answers, as a defence against DNS rebinding.
 
-A website can let its own name point to this machine. The browser then takes the service for a part
+A website can make its own name point to this machine. The browser then takes the service for a part
 of that site and lets its scripts read the answers. The Host header still has the site's name.
 """
 

@@ -1,6 +1,6 @@
 """HTTP/1.1 of uvicorn, extended.
 
-Requests that are no valid HTTP, or that a proxy might read differently, get a JSON error. Clients
+Requests that are not valid HTTP, or that a proxy might read differently, get a JSON error. Clients
 cannot keep others out by opening connections, sending slowly or not reading. Half-closed
 connections get their response, and a shutdown loses no request on its way.
 """
@@ -188,7 +188,7 @@ class HttpProtocol(H11Protocol):
         self.flow.resume_reading()
         self.loop.call_later(DRAIN_SECONDS, self.transport.abort)
 
-    # A client that does not read its response must not occupy memory for ever.
+    # A client that does not read its response must not occupy memory forever.
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -120,7 +120,7 @@ def _values(scope: Scope, header: bytes) -> list[bytes]:
 
 def _wrong_host() -> ApiError:
     message = (
-        "the service does not answer under the name in the Host header; start it with "
+        "the service does not answer to the name in the Host header; start it with "
         "--allowed-host NAME to allow that name"
     )
     return ApiError(421, "wrong_host", message)

@@ -67,7 +67,7 @@ class WorkEstimate:
     def windows(self, words: Sequence[str]) -> float:
         """Return about how many windows a sentence is read in.
 
-        A separator counts as several words, and a word that stands three times in a row has a
+        A separator counts as several words, and a word repeated three times in a row has a
         window of its own.
         """
         if SEPARATOR_SIZE * len(words) <= self.sentence_words:

@@ -1,4 +1,4 @@
-"""Change how a tokenizer treats the start and the case of words, which not all classes let you."""
+"""Change how a tokenizer treats the start and the case of words, where it has no option for that."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def is_model(folder: Path) -> bool:
 def read_json(path: Path, limit: int) -> Any:
     """Return a JSON file of at most `limit` bytes; raise OSError or ValueError if that fails.
 
-    Numbers are finite: Infinity, NaN and 1e999 are no JSON, though Python reads them.
+    Numbers are finite: Infinity, NaN and 1e999 are not JSON, though Python reads them.
     """
     try:
         return json.loads(

@@ -49,14 +49,14 @@ def pack(tensors: Mapping[str, Tensor], precision: str) -> dict[str, Tensor]:
 
 
 def unpack(packed: Mapping[str, Tensor], origin: str) -> dict[str, Tensor]:
-    """Convert stored tensors to float32; raise CheckpointError for weights that are no numbers."""
+    """Convert stored tensors to float32; raise CheckpointError for unusable weights."""
     for name, tensor in packed.items():
         if not tensor.is_floating_point() or not tensor.numel():
             continue  # int8 is checked by its scales
         low, high = torch.aminmax(tensor)  # NaN if any is
         if not (low >= -MAX_WEIGHT and high <= MAX_WEIGHT):
             raise CheckpointError(
-                f"{origin}: '{name}' has weights that are not finite or absurdly large "
+                f"{origin}: '{name}' has weights that are absurdly large or not finite "
                 f"({low.item():g} to {high.item():g}); the model is damaged or its training "
                 "diverged. Restore the file from a good copy or train again"
             )
