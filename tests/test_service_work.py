@@ -60,6 +60,8 @@ def test_work_follows_sentences_steps_and_spans():
 def test_work_of_long_words_and_sentences():
     # A long word is cut into pieces.
     assert work("x" * 100_000, spans=20) > 50 * work("x" * 1_000, spans=20)
+    # White space takes no work; if it counted, the machine would seem fast.
+    assert work("one" + " " * 10_000 + "two") == work("one two")
     # Windows of a long sentence overlap.
     assert work("one two " * 5_000, spans=20) > 10 * work("one two " * 250, spans=20)
 

@@ -16,7 +16,6 @@ from diffusionner.settings import Settings
 from diffusionner.text import SEPARATOR_SIZE, SEPARATORS, TextSentence
 
 CHARACTERS_PER_SUBWORD = 5.0
-MAX_SUBWORDS_PER_WORD = 100  # as in batching.subwords
 SPECIAL_SUBWORDS = 2
 BATCH = 13.0  # reading the weights, whatever the batch contains
 BATCH_STEP = 2.0  # per denoising step
@@ -92,6 +91,6 @@ class WorkEstimate:
 
 
 def _subwords(sentence: TextSentence) -> float:
-    words, characters = len(sentence.words), sentence.ends[-1] - sentence.starts[0]
-    # Only the beginning of a very long word is read.
-    return min(max(words, characters / CHARACTERS_PER_SUBWORD), MAX_SUBWORDS_PER_WORD * words)
+    words = len(sentence.words)
+    characters = words + sum(map(len, sentence.words))  # one space each: more are not read
+    return max(words, characters / CHARACTERS_PER_SUBWORD)

@@ -1,4 +1,4 @@
-"""Change how a tokenizer treats the start and the case of words, where it has no option for that."""
+"""Change how a tokenizer treats the start and the case of words, even without an option for it."""
 
 from __future__ import annotations
 
