@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from diffusionner import formats
-from diffusionner.batching.subwords import WordLimits
 from diffusionner.files import write_bytes
 from diffusionner.storage.config import config_bytes, read_config
+from diffusionner.word_limits import WordLimits
 
 
 def word_limits(
@@ -25,4 +25,7 @@ def word_limits(
     limits = WordLimits.of([sentence for file in data for sentence in formats.read(file)])
     config = read_config(model)
     write_bytes(model / "config.json", config_bytes({**config, "word_limits": limits._asdict()}))
-    print(f"{model}: sentences of up to {limits.sentence} words, windows of {limits.window}")
+    print(
+        f"{model}: sentences of up to {limits.sentence} words and {limits.separators} separators, "
+        f"windows of {limits.window} words"
+    )

@@ -12,12 +12,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from diffusionner import DiffusionNER
-from diffusionner.batching.subwords import SubwordTokenizer, WordLimits
+from diffusionner.batching.subwords import SubwordTokenizer
 from diffusionner.corpus import Coverage
 from diffusionner.errors import DataError
 from diffusionner.inference.coverage import measure_coverage
 from diffusionner.storage.encoders import load_tokenizer
 from diffusionner.text import MAX_WORD, split_words
+from diffusionner.word_limits import WordLimits
 from models import lively_model, lively_settings
 
 INVISIBLE = regex.compile(r"[\s\p{Cc}\uFFF9-\uFFFB[\p{DI}--\p{L}]]", regex.V1)
@@ -27,7 +28,7 @@ LONG = "x" * 250
 @pytest.fixture(scope="module")
 def ner(encoder_folder: Path) -> DiffusionNER:
     ner = lively_model(encoder_folder, "encoder.max_subwords=110")
-    ner.subwords.word_limits = WordLimits(12, 6)
+    ner.subwords.word_limits = WordLimits(12, 2, 6)
     return ner
 
 

@@ -16,7 +16,7 @@ LAYERS = (
     ("errors", "threads"),
     ("files", "methods", "layout"),
     ("corpus", "text"),
-    ("setting_values",),
+    ("setting_values", "word_limits"),
     ("settings",),
     ("diffusion", "formats"),
     ("batching",),

@@ -18,7 +18,6 @@ from services import Held, running, until
 
 from diffusionner import DiffusionNER
 from diffusionner.batching import EncodedCorpus
-from diffusionner.batching.subwords import WordLimits
 from diffusionner.corpus import Sentence
 from diffusionner.service import worker
 from diffusionner.service.limits import Limits
@@ -28,6 +27,7 @@ from diffusionner.service.work import WorkEstimate
 from diffusionner.service.worker import ModelServer, Operation, Slice
 from diffusionner.settings import Settings
 from diffusionner.text import split_sentences
+from diffusionner.word_limits import WordLimits
 from models import lively_model
 
 ENTITIES = Operation("entities", ())
@@ -43,7 +43,7 @@ def ner(encoder_folder: Path) -> DiffusionNER:
 
 def work(text: str, context: int = 0, **options: Any) -> float:
     settings = Settings.from_dict({"encoder": {"context": context}}, "test")
-    estimate = WorkEstimate(settings, options, word_limits=(50, 20))
+    estimate = WorkEstimate(settings, options, WordLimits(50, 7, 20))
     return sum(estimate.of_sentences(split_sentences(text)))
 
 
@@ -77,7 +77,7 @@ def test_work_of_long_words_and_sentences():
 )
 @pytest.mark.parametrize("context", [0, 2])
 def test_estimated_windows_are_those_of_the_corpus(ner, text, at_most, context):
-    estimate = WorkEstimate(Settings(), {}, word_limits=WordLimits())
+    estimate = WorkEstimate(Settings(), {}, limits=WordLimits())
     (sentence,) = split_sentences(text)
     tokenizer = replace(ner.subwords, word_limits=WordLimits())
     settings = replace(ner.settings.encoder, context=context)

@@ -17,14 +17,16 @@ from plain import plain_encoder
 from benchmarks.word_limits import word_limits
 from diffusionner import DiffusionNER, formats
 from diffusionner.batching import EncodedCorpus
-from diffusionner.batching.subwords import SubwordTokenizer, WordLimits
+from diffusionner.batching.subwords import SubwordTokenizer
 from diffusionner.corpus import Sentence, Span
 from diffusionner.errors import CheckpointError
 from diffusionner.storage.config import read_config
 from diffusionner.storage.encoders import load_tokenizer
+from diffusionner.word_limits import WordLimits
 from models import assert_same, lively_model
 
-LIMITS = WordLimits(sentence=12, window=6)
+LIMITS = WordLimits(sentence=12, separators=2, window=6)
+VALID = {"sentence": 5, "separators": 1, "window": 2}
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +57,7 @@ def test_a_longer_sentence_is_read_in_windows(tokenizer):
 
 
 def test_a_list_is_read_a_few_items_at_a_time(tokenizer):
-    """It has 11 words, but three separators count as twelve."""
+    """It is short enough to be read whole, but has three separators."""
     corpus = plan(tokenizer, "a b c , d e , f g , h".split())
     assert max(lengths(corpus)) <= 3 + 1
 
@@ -110,10 +112,13 @@ def test_every_word_belongs_to_one_window(tokenizer, sentences):
 
 def test_limits_follow_from_the_training_corpus():
     sentences = [Sentence(["w"] * n) for n in [10] * 94 + [20] * 5 + [300]]
-    assert WordLimits.of(sentences) == (20, 13)
+    assert WordLimits.of(sentences) == (20, 0, 13)
     sentences[0].entities = [Span(0, 8, "A")]
-    assert WordLimits.of(sentences) == (20, 16), "the entity fits into half of a window"
-    assert WordLimits.of([Sentence(["w"])]) == (2, 2)
+    assert WordLimits.of(sentences) == (20, 0, 16), "the entity fits into half of a window"
+    sentences[1].words = ["a", ","] * 5
+    sentences[2].words = ["a", ";"] * 4
+    assert WordLimits.of(sentences) == (20, 5, 16)
+    assert WordLimits.of([Sentence(["w"])]) == (2, 0, 2)
 
 
 @pytest.mark.parametrize("limits", [LIMITS, None])
@@ -136,12 +141,12 @@ def test_a_model_of_release_0_1_has_the_default(folder, tmp_path):
 
 @pytest.mark.parametrize(
     "values",
-    [5, {}, {"sentence": 5}, {"sentence": 5, "window": 6}, {"sentence": 5, "window": 0},
-     {"sentence": 5.0, "window": 2}, {"sentence": True, "window": True}],
+    [5, {}, {"sentence": 5}, VALID | {"window": 6}, VALID | {"window": 0},
+     VALID | {"sentence": 5.0}, VALID | {"window": True}, VALID | {"separators": -1}, VALID | {"more": 1}],
 )  # fmt: skip
 def test_invalid_limits_are_refused(folder, tmp_path, values):
     config = {**read_config(folder), "word_limits": values}
-    with pytest.raises(CheckpointError, match="word_limits needs two whole numbers"):
+    with pytest.raises(CheckpointError, match="word_limits needs three whole numbers"):
         lively_model_like(folder, tmp_path, config)
 
 

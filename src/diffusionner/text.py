@@ -60,11 +60,6 @@ _CLITICS = frozenset(("s", "m", "d", "re", "ve", "ll"))
 
 MAX_WORD = 100  # characters; models read no more of a word, so a longer one is cut
 
-# A model finds few of the names in a long list: no training sentence has as many. So the size of a
-# sentence, which decides how many words are read at once, counts a separator as several words.
-SEPARATORS = frozenset(",;|/•·、，；")
-SEPARATOR_SIZE = 4
-
 # --- Words ----------------------------------------------------------------------------------
 
 # Scripts without spaces between words: every grapheme is a word.

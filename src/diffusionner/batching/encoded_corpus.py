@@ -21,11 +21,10 @@ from diffusionner.batching.subwords import (
     CHARACTERS_PER_WORD,
     NO_WORD,
     SubwordTokenizer,
-    WordLimits,
 )
 from diffusionner.corpus import Sentence, is_annotated
 from diffusionner.settings import EncoderSettings
-from diffusionner.text import SEPARATOR_SIZE, SEPARATORS
+from diffusionner.word_limits import SEPARATOR_SIZE, SEPARATORS, WordLimits
 
 Integers = TypeVar("Integers", int, np.ndarray)
 Array = TypeVar("Array")  # numpy's on the host, the backend's own on a device
@@ -100,9 +99,12 @@ class EncodedCorpus:
         self.subwords = table.subwords[
             np.arange(len(self.word_of_subword)) + shift[self.word_of_subword]
         ]
-        limits, sizes = tokenizer.word_limits, word_offset[:0]
-        if limits is not None and word_counts.max(initial=0) * SEPARATOR_SIZE > limits.sentence:
-            sizes = _word_sizes([word for s in sentences for word in s.words], word_counts, limits)
+        limits, sizes = tokenizer.word_limits, np.ones(len(table.word_ids), dtype=np.int64)
+        is_long = np.zeros(len(sentences), dtype=bool)
+        if limits is not None:
+            words = [word for s in sentences for word in s.words]
+            sizes, separators = _word_sizes(words, table.word_ids, word_counts, limits)
+            is_long = (word_counts > limits.sentence) | (separators > limits.separators)
         self.windows = _plan_windows(
             [s.doc for s in sentences],
             word_offset,
@@ -110,6 +112,7 @@ class EncodedCorpus:
             settings.context,
             min(settings.max_subwords, tokenizer.limit) - tokenizer.special_count,
             _offsets(sizes),
+            is_long,
             limits,
         )
         spelled = ("\x1f".join(s.words).encode("utf-8", "surrogatepass") for s in sentences)
@@ -262,20 +265,18 @@ def _offsets(counts: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
-def _word_sizes(words: list[str], word_counts: np.ndarray, limits: WordLimits) -> np.ndarray:
-    """Return the size of each word, in words of ordinary text.
-
-    A word repeated three times in a row is not ordinary text: each one fills a window.
-    """
-    sizes = np.ones(len(words), dtype=np.int64)
-    spelled = np.array(words, dtype=object)
-    for separator in SEPARATORS:
-        sizes[spelled == separator] = SEPARATOR_SIZE
+def _word_sizes(
+    words: list[str], word_ids: np.ndarray, word_counts: np.ndarray, limits: WordLimits
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the size of each word in a window, and the number of separators in each sentence."""
+    is_separator = np.fromiter((word in SEPARATORS for word in words), bool, len(words))
+    sizes = np.where(is_separator, SEPARATOR_SIZE, 1)
     sentence = np.repeat(np.arange(len(word_counts)), word_counts)
-    same = (spelled[1:] == spelled[:-1]) & (sentence[1:] == sentence[:-1])
-    for word in np.flatnonzero(same[1:] & same[:-1]):
+    same = (word_ids[1:] == word_ids[:-1]) & (sentence[1:] == sentence[:-1])
+    for word in np.flatnonzero(same[1:] & same[:-1]):  # three in a row
+        is_separator[word : word + 3] = True
         sizes[word : word + 3] = limits.window
-    return sizes
+    return sizes, np.bincount(sentence[is_separator], minlength=len(word_counts))
 
 
 def _plan_windows(
@@ -285,11 +286,13 @@ def _plan_windows(
     context: int,
     budget: int,
     size_offset: np.ndarray,
+    is_long: np.ndarray,
     limits: WordLimits | None,
 ) -> Windows:
     """Plan the windows of every sentence, of at most `budget` subwords each, context included.
 
-    size_offset: [words + 1] sizes of the words before each; [1] if all sentences are read whole.
+    size_offset: [words + 1] sizes of the words before each.
+    is_long: [sentences] true if a sentence exceeds the limits.
     """
     number = np.arange(len(docs))
     left, right = number, number
@@ -301,12 +304,9 @@ def _plan_windows(
         right = np.minimum(number + context, cut[runs + 1] - 1)
 
     start, end = word_offset[:-1], word_offset[1:]
-    is_long = subword_offset[end] - subword_offset[start] > budget
+    is_long = is_long | (subword_offset[end] - subword_offset[start] > budget)
     bounds = [(subword_offset, budget)]
-    if limits is not None and len(size_offset) == len(subword_offset):
-        is_long |= (size_offset[end] - size_offset[start] > limits.sentence) & (
-            (end - start) * SEPARATOR_SIZE > limits.sentence  # sizes are for these only
-        )
+    if limits is not None:
         bounds.append((size_offset, limits.window))
     long = np.flatnonzero(is_long)
     parts = [np.stack([number, start, end, start, end])]

@@ -8,13 +8,13 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
 
-from diffusionner.corpus import Sentence
 from diffusionner.files import read_bounded
+from diffusionner.word_limits import WordLimits
 
 MAX_SUBWORDS_PER_WORD = 100  # only garbage is longer
 # 0 is padding; code points below 255 have their own code, others share the rest.
@@ -28,26 +28,6 @@ NO_WORD = 0  # id of padding: no subwords, no characters
 BACKEND_FILE, NAMES_FILE = "tokenizer.json", "tokenizer_config.json"
 # Bytes; the largest known, for a vocabulary of 256,000 subwords, have 34 and one million.
 MAX_TOKENIZER, MAX_NAMES = 50_000_000, 4_000_000
-
-
-class WordLimits(NamedTuple):
-    """Number of words that a model reads at once, so that it reads what it was trained on."""
-
-    sentence: int = 50  # the longest sentence that is read whole
-    window: int = 21  # size of the windows in which a longer one is read
-
-    @classmethod
-    def of(cls, sentences: Sequence[Sentence]) -> WordLimits:
-        """Return the limits for a model that is trained on these sentences.
-
-        All but the longest 5% are read whole. Windows have the size of an average sentence, and
-        all but the longest 1% of the entities fit into half of one, the overlap of two windows.
-        """
-        words = [len(s.words) for s in sentences]
-        entity_words = [end - start for s in sentences for start, end, _ in s.entities] or [1]
-        entity = int(np.quantile(entity_words, 0.99, method="higher"))
-        window = max(round(float(np.mean(words))), 2 * entity, 2)
-        return cls(max(int(np.quantile(words, 0.95, method="higher")), window), window)
 
 
 @dataclass(frozen=True)

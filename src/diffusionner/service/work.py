@@ -13,7 +13,8 @@ from itertools import accumulate
 from typing import Any
 
 from diffusionner.settings import Settings
-from diffusionner.text import SEPARATOR_SIZE, SEPARATORS, TextSentence
+from diffusionner.text import TextSentence
+from diffusionner.word_limits import SEPARATOR_SIZE, SEPARATORS, WordLimits
 
 CHARACTERS_PER_SUBWORD = 5.0
 SPECIAL_SUBWORDS = 2
@@ -28,14 +29,11 @@ TYPICAL_WORDS = 40  # as in diffusion.sampler, which the HTTP process does not l
 class WorkEstimate:
     """Estimates the work of sentences for a model and the options of a request."""
 
-    def __init__(
-        self, settings: Settings, options: dict[str, Any], word_limits: tuple[int, int]
-    ) -> None:
-        """word_limits: words of the longest sentence that is read whole, and of a window."""
+    def __init__(self, settings: Settings, options: dict[str, Any], limits: WordLimits) -> None:
         inference = settings.with_inference(options).inference
         self.context = settings.encoder.context
         self.max_subwords = settings.encoder.max_subwords
-        self.sentence_words, self.window_words = word_limits
+        self.limits = limits
         self.steps = inference.steps if settings.denoises else 1
         self.spans = inference.spans
         self.from_noise = inference.start == "noise"
@@ -57,27 +55,21 @@ class WorkEstimate:
             if windows > 1:  # they overlap by half
                 subwords_per_word = subwords / words
                 words = min(words, math.ceil(2 * words / windows))
-                context = 2 * self.context * self.window_words
+                context = 2 * self.context * self.limits.window
                 read = min(read, (words + context) * subwords_per_word)
             work = self._of_window(words, min(read, self.max_subwords) + SPECIAL_SUBWORDS)
             self.largest_window = max(self.largest_window, work)
             yield windows * work
 
     def windows(self, words: Sequence[str]) -> float:
-        """Return about how many windows a sentence is read in.
-
-        A separator counts as several words, and a word repeated three times in a row has a
-        window of its own.
-        """
-        if SEPARATOR_SIZE * len(words) <= self.sentence_words:
-            return 1
+        """Return about how many windows a sentence is read in."""
         triples = zip(words, words[1:], words[2:], strict=False)
         repeated = sum(a == b == c for a, b, c in triples)
         separators = sum(word in SEPARATORS for word in words)
-        size = len(words) + (SEPARATOR_SIZE - 1) * separators
-        if size + repeated * self.window_words <= self.sentence_words:
+        if len(words) <= self.limits.sentence and separators + repeated <= self.limits.separators:
             return 1
-        return 1 + 2 * max(0, size - repeated) / self.window_words + repeated
+        size = len(words) - repeated + (SEPARATOR_SIZE - 1) * separators
+        return 1 + 2 * max(0, size) / self.limits.window + repeated
 
     def _of_window(self, words: int, subwords: float) -> float:
         spans = self.span_count(words) * (SPAN + SPAN_WORD * words)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from diffusionner.corpus import Sentence
 from diffusionner.errors import DiffusionNERError
 from diffusionner.settings import Settings
+from diffusionner.word_limits import WordLimits
 
 if TYPE_CHECKING:
     from diffusionner.inference.pipeline import DiffusionNER
@@ -63,7 +64,7 @@ class ModelInfo:
     backend: str
     settings: Settings
     interruptible: bool  # short requests interrupt long ones
-    word_limits: tuple[int, int]  # as `batching.subwords.WordLimits`
+    word_limits: WordLimits
 
 
 class Predictor:
@@ -82,7 +83,7 @@ class Predictor:
             backend,
             self.ner.settings,
             self.interruptible,
-            self.ner.subwords.word_limits or (longest, longest),
+            self.ner.subwords.word_limits or WordLimits(longest, longest, longest),
         )
 
     def run(self, operation: Operation, slices: Sequence[Slice]) -> list[list[Any]]:

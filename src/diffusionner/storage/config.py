@@ -8,14 +8,12 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from diffusionner.errors import CheckpointError
 from diffusionner.files import file_digest, open_regular, read_bounded, temporary_path, to_json
 from diffusionner.settings import Settings
-
-if TYPE_CHECKING:
-    from diffusionner.batching.subwords import WordLimits
+from diffusionner.word_limits import WordLimits
 
 FORMAT = "diffusionner"
 VERSION = 2
@@ -54,8 +52,6 @@ def new_config(
 
 def read_word_limits(config: Mapping[str, Any], file: Path) -> WordLimits | None:
     """Return the word limits of a model; release 0.1 wrote none, and its models get the default."""
-    from diffusionner.batching.subwords import WordLimits  # commands start without numpy
-
     if "word_limits" not in config:
         return WordLimits()
     values = config["word_limits"]
@@ -65,11 +61,11 @@ def read_word_limits(config: Mapping[str, Any], file: Path) -> WordLimits | None
         not isinstance(values, dict)
         or set(values) != set(WordLimits._fields)
         or not all(type(value) is int for value in values.values())
-        or not 1 <= values["window"] <= values["sentence"]
+        or not (1 <= values["window"] <= values["sentence"] and values["separators"] >= 0)
     ):
         raise CheckpointError(
-            f"{file}: word_limits needs two whole numbers, 1 <= window <= sentence, or null; "
-            "restore the file from a good copy"
+            f"{file}: word_limits needs three whole numbers (sentence, separators, window; at most "
+            "as many words in a window as in a sentence) or null; restore it from a good copy"
         )
     return WordLimits(**values)
 

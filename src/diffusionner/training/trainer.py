@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from diffusionner.batching import Batch, EncodedCorpus
-from diffusionner.batching.subwords import SubwordTokenizer, WordLimits
+from diffusionner.batching.subwords import SubwordTokenizer
 from diffusionner.data.fingerprint import fingerprint
 from diffusionner.diffusion import mix_keys
 from diffusionner.errors import CheckpointError, TrainingDiverged, WriteError
@@ -40,6 +40,7 @@ from diffusionner.training.processes import make_accelerator, no_sync, predict_s
 from diffusionner.training.reporter import Reporter
 from diffusionner.training.selection import evaluate_on_dev
 from diffusionner.training.state import Progress, load_state, save_state
+from diffusionner.word_limits import WordLimits
 
 if TYPE_CHECKING:
     from diffusionner.training.graphs import GraphedStep

@@ -1,0 +1,47 @@
+"""How many words a model reads at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from diffusionner.corpus import Sentence
+
+# A model finds few of the names in a long list: few training sentences have as many. So a window
+# counts a separator as several words.
+SEPARATORS = frozenset(",;|/•·、，；")
+SEPARATOR_SIZE = 4
+
+
+class WordLimits(NamedTuple):
+    """Limits to sentences that are read whole, so that a model reads what it was trained on.
+
+    In "Paris Paris Paris", a word that stands three times or more in a row, each of them counts as
+    a separator, and is read alone.
+    """
+
+    sentence: int = 50  # words of a sentence that is read whole
+    separators: int = 7  # commas, semicolons … of such a sentence
+    window: int = 21  # words of the windows in which others are read
+
+    @classmethod
+    def of(cls, sentences: Sequence[Sentence]) -> WordLimits:
+        """Return the limits for a model that is trained on these sentences.
+
+        Sentences with more words than 95% of these, or more separators than 99%, are read in
+        windows. Windows have the size of an average sentence, and all but the longest 1% of the
+        entities fit into half of one, the overlap of two windows.
+        """
+        words = [len(s.words) for s in sentences]
+        separators = [sum(word in SEPARATORS for word in s.words) for s in sentences]
+        entity_words = [end - start for s in sentences for start, end, _ in s.entities] or [1]
+        average = round(sum(words) / len(words))
+        window = max(average, 2 * _quantile(entity_words, 0.99), 2)
+        return cls(max(_quantile(words, 0.95), window), _quantile(separators, 0.99), window)
+
+
+def _quantile(values: Iterable[int], share: float) -> int:
+    """Return the smallest value that at least this share of the values does not exceed."""
+    ordered = sorted(values)
+    return ordered[math.ceil(share * (len(ordered) - 1))]
