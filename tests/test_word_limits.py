@@ -142,7 +142,8 @@ def test_a_model_of_release_0_1_has_the_default(folder, tmp_path):
 @pytest.mark.parametrize(
     "values",
     [5, {}, {"sentence": 5}, VALID | {"window": 6}, VALID | {"window": 0},
-     VALID | {"sentence": 5.0}, VALID | {"window": True}, VALID | {"separators": -1}, VALID | {"more": 1}],
+     VALID | {"sentence": 5.0}, VALID | {"window": True}, VALID | {"separators": -1},
+     VALID | {"more": 1}],
 )  # fmt: skip
 def test_invalid_limits_are_refused(folder, tmp_path, values):
     config = {**read_config(folder), "word_limits": values}
