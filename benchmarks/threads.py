@@ -74,6 +74,7 @@ def _busy_processes(count: int) -> Iterator[None]:
 
 def _measured(model: str, count: str, wait: str, data: Path, sentences: int) -> list[float]:
     environment = {**os.environ, **dict.fromkeys(VARIABLES, count)}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     # Undefined, libgomp spins for some milliseconds; "active" would make it spin for ever.
     environment.pop(WAIT_POLICY, None)
     if wait == "passive":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import combinations_with_replacement
 from pathlib import Path
 
@@ -230,7 +231,8 @@ def test_memorises_nested_sentences(still_encoder, nested_sentences, tmp_path, k
     )
     assert Trainer(settings).run().best_f1 >= 0.95
     ner = DiffusionNER.from_pretrained(settings.training.output, device="cpu")
-    corpus = EncodedCorpus(nested_sentences, ner.subwords, settings.encoder)
+    whole = replace(ner.subwords, word_limits=None)
+    corpus = EncodedCorpus(nested_sentences, whole, settings.encoder)
     with torch.no_grad():
         batch = batch_to_device(corpus.batch(np.arange(32)), CPU)
         scores = ner.network.prepare(batch).initial.spans

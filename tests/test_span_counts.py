@@ -187,14 +187,14 @@ def test_values_that_are_neither_a_number_nor_auto(value):
     with pytest.raises(SettingsError) as caught:
         Settings.from_dict({"inference": {"spans": value}})
     assert f"inference.spans={value!r} is not valid" in str(caught.value)
-    assert "expected int or auto, at least 1" in str(caught.value)
+    assert "expected int or auto, 1 to 10000" in str(caught.value)
 
 
 @pytest.mark.parametrize("value", [0, -3, "0"])
 def test_too_few_spans(value):
     with pytest.raises(SettingsError) as caught:
         Settings.from_dict({"inference": {"spans": value}})
-    assert "expected int or auto, at least 1 (the nearest valid value is 1)" in str(caught.value)
+    assert "expected int or auto, 1 to 10000 (the nearest valid value is 1)" in str(caught.value)
 
 
 def test_training_needs_a_number():

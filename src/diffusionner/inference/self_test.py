@@ -163,6 +163,8 @@ def _answer(
     place = np.arange(len(words))[:, None, None, None]
     covers = (found.left + offset <= place) & (place <= found.right + offset) & found.slots
     sums = np.where(covers, found.summed_probability, 0.0).reshape(len(words), -1)  # [M, B·K]
+    if not sums.size:  # a rival without candidates
+        return [None] * len(words), np.zeros(len(words))
     best = sums.argmax(1)
     types = [*engine.labels, None]
     labels = [types[type_id] for type_id in found.type_id.ravel()[best].tolist()]

@@ -180,7 +180,7 @@ def load(folder: str | Path) -> tuple[Network, SubwordTokenizer, Settings]:
     _check_shapes(network, stored, weights)
     check_files(folder, config)
     load_weights(network, weights, assign=True)
-    tokenizer = _read_tokenizer(folder, transformer)
+    tokenizer = _read_tokenizer(folder, transformer, has_digests="files" in config)
     tokenizer.word_limits = read_word_limits(config, folder / "config.json")
     return network.eval(), tokenizer, settings
 
@@ -203,7 +203,7 @@ def _check_numbers(values: Any, stored: Mapping[str, StoredTensor]) -> None:
             raise ValueError(f"{name} is {value:.3g}, more than the weights file allows")
 
 
-def _read_tokenizer(folder: Path, transformer: Transformer) -> SubwordTokenizer:
+def _read_tokenizer(folder: Path, transformer: Transformer, has_digests: bool) -> SubwordTokenizer:
     # Without this file, transformers would build a tokenizer with an empty vocabulary.
     if not (folder / BACKEND_FILE).exists():
         raise CheckpointError(f"{folder} has no {BACKEND_FILE}; copy the whole folder again")
@@ -216,7 +216,8 @@ def _read_tokenizer(folder: Path, transformer: Transformer) -> SubwordTokenizer:
             f"{first_line(error)}); copy the whole folder again"
         ) from error
     rows = transformer.config.vocab_size
-    if not MIN_VOCABULARY * rows <= largest + 1 <= rows:
+    fewest = 0 if has_digests else MIN_VOCABULARY * rows
+    if not fewest <= largest + 1 <= rows:
         raise CheckpointError(
             f"the tokenizer in {folder} has {largest + 1} subwords, but the encoder {rows}; it "
             "comes from another model. Copy the whole folder again"

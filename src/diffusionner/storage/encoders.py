@@ -241,8 +241,10 @@ def _no_tokenizer(place: str, error: Exception) -> EncoderError:
         "sentencepiece": is_sentencepiece_available(),
         "protobuf": is_protobuf_available(),
     }
+    folder = Path(place)
+    no_model = folder.is_dir() and not any(folder.glob("*.model"))
     # Transformers takes a SentencePiece model that it cannot read for one of tiktoken.
-    if not any(word in str(error) for word in ("tiktoken", *packages)):
+    if no_model or not any(word in str(error) for word in ("tiktoken", *packages)):
         return _not_found(place, "tokenizer", error)
     if all(packages.values()):
         return EncoderError(
