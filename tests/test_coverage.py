@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 from pathlib import Path
 
@@ -131,11 +132,33 @@ def test_copies_do_not_carry_the_tokenizer(ner):
     found = ner("Ada met Charles.")
     for same in (pickle.loads(pickle.dumps(found)), copy.copy(found)):
         assert same == found and same.text == found.text and same.labels == found.labels
-        with pytest.raises(DataError, match="ask for the coverage before"):
+        with pytest.raises(AttributeError, match="ask for the coverage before"):
             same.coverage  # noqa: B018
+        assert getattr(same, "coverage", None) is None
 
 
 def test_predict_strict(cli, refused, folder):
     assert cli("predict", "Ada met Charles.", "--model", folder, "--strict").status == 0
     err = refused("predict", "Ada \ud800", "--model", folder, "--strict", "--output", "-")
-    assert "characters 4 to 5" in err
+    assert "text 1: characters 4 to 5" in err
+
+
+def test_predict_strict_skips_lines(cli, folder, tmp_path):
+    lines = [{"text": "Ada."}, {"text": "x" + "\u0301" * 300}, {"text": "Bob."}]
+    source = tmp_path / "in.jsonl"
+    source.write_text("\n" + "\n".join(map(json.dumps, lines)))
+    result = cli("predict", "--input", source, "--model", folder, "--strict", "--output", "-")
+    assert result.status == 1 and f"{source}:3: characters 0 to 301" in result.err
+    assert "bad records skipped: 1" in result.err
+    assert [json.loads(line)["text"] for line in result.out.splitlines()] == ["Ada.", "Bob."]
+
+
+def test_lone_surrogates_in_words(ner):
+    words = ["Ada", "\ud800", "met", "Bob\udc00"]
+    other, found = ner.predict_tokens([["Ada", "met"], words])
+    assert found.coverage.unread == [(1, 2), (3, 4)]
+    alone = ner.predict_tokens([["Ada", "met"]])[0]
+    assert [entity[:3] for entity in other] == [entity[:3] for entity in alone]
+    assert ner.predict_tokens([["\ud800" * 300]])[0].coverage.unread == [(0, 1)]
+    with pytest.raises(DataError, match="words 1 to 2"):
+        ner.predict_tokens([words], strict=True)

@@ -161,7 +161,9 @@ VALUES: dict[str, tuple[str, Callable[[dict[str, Any]], object]]] = {
     "many lstms": ("does not match", lambda c: c["settings"]["encoder"].update(lstm_layers=100)),
     "a true number": ("layers=True", lambda c: c["settings"]["decoder"].update(layers=True)),
     "long text": ("start='xxx", lambda c: c["settings"]["inference"].update(start="x" * 10**6)),
-    "no encoder": ("no network", lambda c: c.update(encoder_config=[])),
+    "no encoder": ("name a model_type", lambda c: c.update(encoder_config=[])),
+    "null as encoder": ("name a model_type", lambda c: c.update(encoder_config=None)),
+    "a decoder": ("has is_decoder", lambda c: _encoder(c, is_decoder=True)),
     "zero encoder heads": ("heads is 0", lambda c: _encoder(c, num_attention_heads=0)),
     "true encoder heads": ("heads is True", lambda c: _encoder(c, num_attention_heads=True)),
     "encoder layers": ("larger network", lambda c: _encoder(c, num_hidden_layers=10**6)),
@@ -172,7 +174,7 @@ VALUES: dict[str, tuple[str, Callable[[dict[str, Any]], object]]] = {
     "epsilon as text": ("no network", lambda c: _encoder(c, layer_norm_eps="1e-12")),
     "epsilon": ("layer_norm_eps is 7", lambda c: _encoder(c, layer_norm_eps=7)),
     "another architecture": ("config.json", lambda c: _encoder(c, model_type="gpt2")),
-    "no architecture": ("no network", lambda c: _encoder(c, model_type={"a": 1})),
+    "no architecture": ("name a model_type", lambda c: _encoder(c, model_type=["bert"])),
     "version 1": ("config.json", lambda c: c.update(version=1, settings={"decoder": [1]})),
 }
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
+from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +14,13 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from diffusionner.batching import subwords
-from diffusionner.batching.subwords import SubwordTokenizer, WordCache, WordTable, character_codes
+from diffusionner.batching.subwords import (
+    SubwordTokenizer,
+    WordCache,
+    WordTable,
+    character_codes,
+    parse_backend,
+)
 from diffusionner.storage.encoders import load_tokenizer
 
 PAD, UNKNOWN, CLS, SEP = range(4)
@@ -172,6 +180,48 @@ def test_an_interrupt_leaves_no_word_half_added(tokenizer, monkeypatch, at):
     assert subwords_of(cache.look_up(words)) == [
         p.tolist() for p in tokenizer.subwords_of_each(words)
     ]
+
+
+def test_lone_surrogates_are_replaced(tokenizer):
+    words = ["Ada", "\ud800", "Lon\udc00don", "London"]
+    ada, _, london, whole = tokenizer.subwords_of_each(words)
+    assert ada.tolist() == tokenizer.subwords_of_each(["Ada"])[0].tolist()
+    assert whole.tolist() == tokenizer.subwords_of_each(["London"])[0].tolist()
+    assert london.tolist() == tokenizer.subwords_of_each(["Lon\ufffddon"])[0].tolist()
+
+
+REPLACE = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+ANYWHERE = {"type": "Replace", "pattern": {"Regex": "z*"}, "content": "b"}
+NOWHERE = {"type": "Replace", "pattern": {"String": ""}, "content": "b"}
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+MAP = (4).to_bytes(4, "little") + bytes(4) + b"b" * 1001 + b"\0"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"normalizer": [REPLACE | {"content": "a" * 1000}] * 3},
+        {"normalizer": [{"type": "Prepend", "prepend": "a" * 10**6}]},
+        {"normalizer": [REPLACE] * 10},
+        {"normalizer": [ANYWHERE] * 10},
+        {"normalizer": [NOWHERE] * 10},
+        {"normalizer": [{"type": "ByteLevel"}] * 10},
+        {"pre_tokenizer": [BYTES] * 10},
+        {"normalizer": [{"type": "Precompiled", "precompiled_charsmap": b64encode(MAP).decode()}]},
+    ],
+)
+def test_tokenizers_that_inflate_texts_are_refused(tokenizer, changes):
+    values = json.loads(tokenizer.backend.to_str())
+    for name, steps in changes.items():
+        values[name] = {"type": "Sequence", f"{name}s".replace("_", ""): steps}
+    with pytest.raises(ValueError, match="times longer"):
+        parse_backend(json.dumps(values).encode())
+
+
+def test_tokenizers_may_replace_characters(tokenizer):
+    values = json.loads(tokenizer.backend.to_str())
+    values["normalizer"] = {"type": "Sequence", "normalizers": [REPLACE, ANYWHERE] * 2}
+    assert parse_backend(json.dumps(values).encode()).normalizer.normalize_str("a")
 
 
 def test_character_codes():

@@ -75,3 +75,8 @@ def test_available_threads(monkeypatch, value, threads):
     assert 1 <= cores <= (os.cpu_count() or 1)
     monkeypatch.setenv("OMP_NUM_THREADS", value)
     assert available_threads() == (threads or cores)
+
+
+def test_threads_are_bounded(cli):
+    result = cli("predict", "Ada.", "--threads", "99999")
+    assert result.status == 2 and "--threads" in result.err and "256" in result.err

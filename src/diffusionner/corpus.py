@@ -59,9 +59,12 @@ class Entities(list[Entity]):
 
     @property
     def coverage(self) -> Coverage:
-        """What the model read of the text, and where it was split; computed when asked for."""
+        """What the model read of the text, and where it was split; computed when asked for.
+
+        Copies do not have it: AttributeError.
+        """
         if self.measure is None:
-            raise DataError(
+            raise AttributeError(
                 "these entities were not just predicted by a model, so what it read is not known; "
                 "ask for the coverage before they are copied or sent to another process"
             )

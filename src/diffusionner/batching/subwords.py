@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import sys
 import threading
-from collections.abc import Sequence
+from base64 import b64decode
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +31,10 @@ NO_WORD = 0  # id of padding: no subwords, no characters
 BACKEND_FILE, NAMES_FILE = "tokenizer.json", "tokenizer_config.json"
 # Bytes; the largest known, for a vocabulary of 256,000 subwords, have 34 and one million.
 MAX_TOKENIZER, MAX_NAMES = 50_000_000, 4_000_000
+# How many times longer a tokenizer may make a text. NFKC makes 33 bytes of one ligature.
+MAX_GROWTH = 1000
+INSERTED = ("content", "prepend", "replacement", "continuing_subword_prefix", "end_of_word_suffix")
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -131,9 +138,39 @@ class WordCache:
 def parse_backend(content: bytes) -> Tokenizer:
     """Parse a tokenizer.json; raise ValueError if it is not valid."""
     try:
-        return _bare(Tokenizer.from_str(content.decode()))
+        text = content.decode()
+        growth = math.prod(_growth_factors(json.loads(text)))
+        if growth > MAX_GROWTH:
+            raise ValueError(f"it makes texts up to {float(growth):.3g} times longer")
+        return _bare(Tokenizer.from_str(text))
     except Exception as error:  # tokenizers has no exception class of its own
         raise ValueError(str(error)) from error
+
+
+def _growth_factors(values: Any) -> Iterator[int]:
+    """Yield how many times longer each step of a tokenizer.json can make a text."""
+    if not isinstance(values, dict) or not isinstance(values.get("model"), dict):
+        raise ValueError("it describes no tokenizer")
+    affixes = {name: values["model"].get(name) for name in INSERTED}
+    queue = [values.get("normalizer"), values.get("pre_tokenizer"), affixes]
+    while queue:
+        value = queue.pop()
+        if isinstance(value, list):
+            queue += value
+        elif isinstance(value, dict):
+            queue += value.values()
+            for name in INSERTED:
+                if isinstance(value.get(name), str):
+                    yield max(1, len(value[name]))
+            if value.get("type") == "ByteLevel" or value.get("pattern") == {"String": ""}:
+                yield 2
+            if "content" in value and "Regex" in value.get("pattern", ()):
+                yield 2  # it may match between any two characters
+            if isinstance(characters := value.get("precompiled_charsmap"), str):
+                # The size of an index, the index, and what characters are replaced by.
+                table = b64decode(characters)
+                replacements = table[4 + int.from_bytes(table[:4], "little") :]
+                yield max(1, *map(len, replacements.split(b"\0")))
 
 
 def _bare(backend: Tokenizer) -> Tokenizer:
@@ -211,11 +248,15 @@ class SubwordTokenizer:
         """Return the subword ids of each word.
 
         A word that the tokenizer's normaliser deletes (such as a lone control character) becomes
-        the unknown token, so that every word has a state.
+        the unknown token, so that every word has a state. Lone surrogates, which no tokenizer can
+        encode, are replaced.
         """
-        encoded = self.backend.encode_batch(
-            [[word] for word in words], is_pretokenized=True, add_special_tokens=False
-        )
+        options = {"is_pretokenized": True, "add_special_tokens": False}
+        try:
+            encoded = self.backend.encode_batch([[word] for word in words], **options)
+        except TypeError:
+            whole = [[SURROGATE.sub("\ufffd", word)] for word in words]
+            encoded = self.backend.encode_batch(whole, **options)
         return [
             np.array(encoding.ids[:MAX_SUBWORDS_PER_WORD] or [self.unknown], dtype=np.int64)
             for encoding in encoded

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 # Task, amount done, total amount if known.
 ProgressCallback = Callable[[str, int, int | None], None]
 
+MAX_THREADS = 256  # the tokenizer starts as many as it is told, at 8 MB of stack each
+
 MODEL_HELP = "Installed model (see `models`), model folder, or name on the Hugging Face hub."
 Model = Annotated[str, typer.Option("--model", help=MODEL_HELP)]
 Device = Annotated[
@@ -39,7 +41,10 @@ def _use_threads(threads: int | None) -> int | None:
 Threads = Annotated[
     int | None,
     typer.Option(
-        min=1, callback=_use_threads, help="CPU threads per process.  [default: one per core]"
+        min=1,
+        max=MAX_THREADS,
+        callback=_use_threads,
+        help="CPU threads per process.  [default: one per core]",
     ),
 ]
 

@@ -44,7 +44,7 @@ def predict(
     *,
     inference: dict[str, Any],
     strict: Annotated[
-        bool, typer.Option("--strict", help="Fail if a visible character cannot be read.")
+        bool, typer.Option("--strict", help="Refuse text that cannot be read completely.")
     ] = False,
     device: options.Device = None,
     threads: options.Threads = None,
@@ -69,6 +69,7 @@ def predict(
     * `diffusionner predict --html found.html "Ada Lovelace met Charles Babbage in London."`
     """
     from diffusionner.annotation.run import annotate_records
+    from diffusionner.inference.coverage import check_read
 
     if bool(texts) == bool(input_path):
         raise DataError("give either texts or --input, for example: predict 'Some text.'")
@@ -93,9 +94,18 @@ def predict(
         say(errors, message if source else message + hint)
 
     def results() -> Iterator[tuple[Record, Entities]]:
-        given = (Record({"text": text}, text, None, "text") for text in texts)
+        given = (Record({"text": t}, t, None, f"text {n}") for n, t in enumerate(texts, 1))
         records = given if texts else sources.records(report)
-        for record, entities in annotate_records(ner, {**inference, "strict": strict}, records):
+        for record, entities in annotate_records(ner, inference, records):
+            try:
+                if strict:
+                    check_read(entities, record.place)
+            except DataError as error:
+                if texts:
+                    raise
+                sources.skipped += 1
+                report(str(error))
+                continue
             if html_path is not None:
                 drawn.append(entities)
             yield record, entities

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from diffusionner.batching import EncodedCorpus
-from diffusionner.batching.subwords import MAX_SUBWORDS_PER_WORD, SubwordTokenizer
+from diffusionner.batching.subwords import MAX_SUBWORDS_PER_WORD, SURROGATE, SubwordTokenizer
 from diffusionner.corpus import Coverage, Entities, Sentence
 from diffusionner.errors import DataError
 from diffusionner.settings import EncoderSettings
@@ -57,7 +57,7 @@ def _cut_words(words: list[str], corpus: EncodedCorpus, limit: int) -> Iterator[
     counts = np.diff(corpus.subword_offset)
     for number in np.flatnonzero(counts >= kept).tolist():
         encoding = tokenizer.backend.encode(
-            [words[number]], is_pretokenized=True, add_special_tokens=False
+            [SURROGATE.sub("\ufffd", words[number])], is_pretokenized=True, add_special_tokens=False
         )
         if len(encoding.ids) > kept:
             yield number, min(start for start, _ in encoding.offsets[kept:])
@@ -65,18 +65,25 @@ def _cut_words(words: list[str], corpus: EncodedCorpus, limit: int) -> Iterator[
         # WordPiece knows a word that is too long only as the unknown token.
         if len(word) > MAX_WORD and counts[number] == 1:
             yield number, 0
+        elif lone := SURROGATE.search(word):
+            yield number, lone.start()
 
 
 def refuse_unread(results: Iterable[Entities]) -> Iterator[Entities]:
     """Raise DataError at the first result of a text that was not read completely."""
     for number, entities in enumerate(results):
-        if unread := entities.coverage.unread:
-            start, end = unread[0]
-            is_text = isinstance(entities.text, str)
-            part = entities.text[start:end] if is_text else entities.text[start]
-            raise DataError(
-                f"input {number}: {'characters' if is_text else 'words'} {start} to {end} "
-                f"({str(part)[:20]!a}) cannot be read by the model; remove or shorten them, or "
-                "leave out strict to read the rest"
-            )
+        check_read(entities, f"input {number}")
         yield entities
+
+
+def check_read(entities: Entities, place: str) -> None:
+    """Raise DataError if the text of a result was not read completely."""
+    if unread := entities.coverage.unread:
+        start, end = unread[0]
+        is_text = isinstance(entities.text, str)
+        part = entities.text[start:end] if is_text else entities.text[start]
+        raise DataError(
+            f"{place}: {'characters' if is_text else 'words'} {start} to {end} "
+            f"({str(part)[:20]!a}) cannot be read by the model; remove or shorten them, or "
+            "leave out strict to read the rest"
+        )

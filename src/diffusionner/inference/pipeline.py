@@ -223,7 +223,11 @@ class DiffusionNER:
         return next(self.pipe([text], **options))
 
     def steps(self, text: str, **options: Any) -> tuple[list[TextSentence], list[Trajectory]]:
-        """Return the sentences of a text and the denoising steps of each, started from noise."""
+        """Return the sentences of a text, and the denoising steps started from noise.
+
+        There is one trajectory for each stretch of text that the model reads at once. With word
+        limits, a long sentence has several.
+        """
         self.settings.require_denoising("steps()")
         settings = self._with_options({**options, "start": "noise"})
         parts = split_sentences(text)

@@ -162,6 +162,7 @@ def load(folder: str | Path) -> tuple[Network, SubwordTokenizer, Settings]:
     weights = folder / WEIGHTS
     stored = read_header(weights)
     try:
+        _check_kind(config["encoder_config"])
         _check_numbers(config["encoder_config"], stored)
         with _Building(stored):
             transformer: Transformer
@@ -183,6 +184,14 @@ def load(folder: str | Path) -> tuple[Network, SubwordTokenizer, Settings]:
     tokenizer = _read_tokenizer(folder, transformer, has_digests="files" in config)
     tokenizer.word_limits = read_word_limits(config, folder / "config.json")
     return network.eval(), tokenizer, settings
+
+
+def _check_kind(values: Any) -> None:
+    """Raise ValueError for what is no encoder's config, before transformers is imported."""
+    if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
+        raise ValueError("encoder_config does not name a model_type")
+    if values.get("is_decoder"):
+        raise ValueError("encoder_config has is_decoder, but an encoder is needed")
 
 
 def _check_numbers(values: Any, stored: Mapping[str, StoredTensor]) -> None:
