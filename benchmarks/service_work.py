@@ -25,6 +25,8 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("45 words", "the shares rose in london and " * 7 + "paris.", {}),
     ("600 words, one sentence", "the shares rose in london and " * 100, {}),
     ("100 times Paris", "Paris " * 100, {}),
+    ("2,000 exclamation marks", "!" * 2_000, {}),
+    ("a word of 2,000 letters", "xqzvk" * 400, {}),
     ("list of 60 names", "Angela Merkel, " * 60, {}),
     *((f"3 sentences, {steps} steps", PROSE, {"steps": steps}) for steps in (2, 5, 10, 50)),
     *((f"3 sentences, {spans} spans", PROSE, {"spans": spans}) for spans in (1, 50, 150, 500)),

@@ -136,12 +136,16 @@ def test_steps_are_bounded(client):
     def refused(**body: object) -> str:
         response = client.post("/v1/steps", json=body)
         assert response.status_code == 422
-        return response.json()["error"]["code"]
+        error: dict[str, str] = response.json()["error"]
+        messages.append(error["message"])
+        return error["code"]
 
+    messages: list[str] = []
     assert refused(text="One. Two.", sentence=2) == "no_such_sentence"
     assert refused(text="One.", sentence=-1) == "invalid"
     assert refused(text="word " * 31) == "sentence_too_long"
     assert refused(text="One.", steps=50, spans=61) == "too_much_work"
+    assert "50 steps × 61 spans" in messages[-1] and "3050, more than 3000" in messages[-1]
     largest = client.post("/v1/steps", json={"text": "word " * 30, "steps": 50, "spans": 60})
     assert largest.status_code == 200
     assert len(largest.content) < 400_000
@@ -246,17 +250,19 @@ def test_slow_clients_time_out(client):
         assert time.monotonic() - started < 5
 
 
-def test_a_half_closed_connection_gets_its_response(ner):
+@pytest.mark.parametrize("version", [b"HTTP/1.0", b"HTTP/1.1"])
+def test_a_half_closed_connection_gets_its_response(ner, version):
     held = Held(ner)
     with running(held) as client, client.connect() as half:
-        half.sendall(request_bytes(b'{"texts": ["Ada Lovelace."]}'))
+        half.sendall(request_bytes(b'{"texts": ["Ada."]}').replace(b"HTTP/1.1", version))
         half.shutdown(1)
         until(lambda: held.given)
         time.sleep(0.1)  # long enough to be taken for gone
         held.go.set()
         answer = read_all(half)
     assert b"HTTP/1.1 200 " in answer
-    assert json.loads(answer.rpartition(b"\r\n\r\n")[2])["results"][0]["text"] == "Ada Lovelace."
+    assert (b"100 Continue" in answer) == (version == b"HTTP/1.1")
+    assert json.loads(answer.rpartition(b"\r\n\r\n")[2])["results"][0]["text"] == "Ada."
 
 
 @pytest.mark.parametrize("accept", ["application/json", "application/x-ndjson"])

@@ -9,6 +9,7 @@ from typing import Any
 
 from services import Client, running
 
+from diffusionner.service.api_errors import ApiError
 from diffusionner.service.batcher import Batcher, Lane
 from diffusionner.service.job import Document, Job
 from diffusionner.service.limits import BATCH_WORK, PART_WORK, Limits
@@ -107,11 +108,59 @@ def test_work_ahead_of_a_new_request():
         lane = Lane(short=False)
         lane.jobs.append(job(PLAIN, *"abcdefghij", work=100))
         lane.jobs.append(job(PLAIN, "k", work=50))
-        assert lane.work_ahead(10) == 10 + 10
-        assert lane.work_ahead(500) == 500 + 50
-        assert lane.work_ahead(5000) == 1000 + 50
+        for work, ahead in ((10, 10 + 10), (500, 500 + 50), (5000, 1000 + 50)):
+            assert lane.work_ahead(job(PLAIN, "new", work=work)) == ahead
 
     asyncio.run(run())
+
+
+def test_the_shortest_request_is_first_among_short_ones():
+    async def run() -> None:
+        lane = Lane(short=True)
+        lane.jobs.extend(job(OTHER, str(i), work=90) for i in range(3))
+        lane.jobs.append(small := job(PLAIN, "small", work=5))
+        assert lane.work_ahead(small) == 0
+        assert [part.job for part in lane.next_batch(100)] == [small]
+        # Those that came a second earlier are not overtaken.
+        lane.jobs.append(small := job(PLAIN, "small", work=5))
+        small.received += 1
+        assert lane.work_ahead(small) == 3 * 90
+        assert [len(lane.next_batch(200)) for _ in range(3)] == [2, 1, 1]
+        assert not lane.jobs
+
+    asyncio.run(run())
+
+
+def test_short_requests_with_different_options_wait_for_the_batches_of_each():
+    async def run() -> int:
+        batcher = Batcher(Limits(), Metrics())
+        batcher.start([Stuck()], INFO)
+        for number in range(200):
+            options = Operation("entities", (("threshold", number / 200),))
+            try:
+                await batcher.submit(Job(options, [document("a", work=5)], batch_work=15))
+            except ApiError as error:
+                assert error.code == "busy"
+                break
+        for task in batcher.tasks:
+            task.cancel()
+        return number
+
+    assert 80 < asyncio.run(run()) <= 102  # two seconds of work at the initial rate
+
+
+def test_the_rate_of_an_idle_machine_falls_slowly():
+    batcher = Batcher(Limits(), Metrics())
+    for _ in range(10):
+        batcher._measure(5000, 1.0)
+    fast = batcher.best_rate
+    assert fast > 4 * 1000
+    for _ in range(20):
+        batcher._measure(500, 1.0)
+    assert batcher.rate < 1000 and batcher.best_rate > 0.95 * fast
+    for _ in range(6000):
+        batcher._measure(500, 1.0)
+    assert batcher.best_rate < 600
 
 
 class Backend:

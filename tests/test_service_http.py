@@ -209,6 +209,21 @@ def test_missing_and_doubled_hosts(client):
     assert error(ask(client, get(host="localhost\r\nHost: localhost"))) == (400, "bad_request")
 
 
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        (get(host="localhost\r\nHost: localhost"), "give one Host header"),
+        (get(host=None), "give a Host header"),
+        (request_bytes(BODY, "Content-Length: x"), "give one Content-Length, with one number"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", "this is not a valid HTTP/1.1 request"),
+        (UNPARSABLE["TLS"][0], "this port speaks HTTP, not HTTPS"),
+    ],
+    ids=["two hosts", "no host", "length", "SSH", "TLS"],
+)
+def test_the_message_names_the_fault(client, request_, expected):
+    assert json.loads(ask(client, request_)[2])["error"]["message"] == expected
+
+
 def allows(hosts: AllowedHosts, *names: str) -> list[bool]:
     return [hosts.allow([name.encode()]) for name in names]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import random
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +21,7 @@ from services import Held, running, until
 from diffusionner import DiffusionNER
 from diffusionner.batching import EncodedCorpus
 from diffusionner.corpus import Sentence
+from diffusionner.errors import CheckpointError
 from diffusionner.service import worker
 from diffusionner.service.limits import Limits
 from diffusionner.service.metrics import Metrics
@@ -67,6 +70,25 @@ def test_work_of_long_words_and_sentences():
 
 
 @pytest.mark.parametrize(
+    "alphabet", ["!", "abcdefghijklmnopqrstuvwxyz", "0123456789abcdef", "привет"]
+)
+def test_work_of_garbage(alphabet):
+    """Each character other than a letter is a subword, and few letters of a long word are one."""
+    text = "".join(random.Random(1).choices(alphabet, k=5_000))
+    assert 2_000 < work(text, spans=20) < 8_000
+    # Ordinary text has about one subword per word.
+    assert work("Ada met Charles Babbage in London with all her notes. " * 90, spans=20) < 1_000
+
+
+def test_windows_of_words_with_many_subwords():
+    estimate = WorkEstimate(Settings(), {}, WordLimits())
+    words = ["!?" * 50, "?!" * 50] * 20
+    assert len(words) < WordLimits().sentence
+    assert estimate.windows(words) > 4_000 / Settings().encoder.max_subwords
+    assert estimate.windows(["Ada", "Bob"] * 20) == 1
+
+
+@pytest.mark.parametrize(
     ("text", "at_most"),
     [
         ("the quick brown fox jumped over it " * 60, 1.3),
@@ -96,14 +118,17 @@ def test_work_of_context():
         {"texts": ["No! " * 4], "steps": 50, "spans": 500},
         {"texts": ["No! " * 25_000], "spans": 20},
         {"texts": ["Ada met Charles. " * 20] * 900, "spans": 20},
+        {"texts": ["!" * 100_000]},
     ],
-    ids=["options", "tiny sentences", "many texts"],
+    ids=["options", "tiny sentences", "many texts", "punctuation"],
 )
 def test_too_much_work_is_refused_before_it_runs(ner, body):
     held = Held(ner)
     with running(held) as client:
         refused = client.post("/v1/entities", json=body)
         assert (refused.status_code, refused.json()["error"]["code"]) == (422, "too_much_work")
+        found = re.search(r"take (\S+) seconds|is (\S+) times", refused.json()["error"]["message"])
+        assert found and (float(found[1] or 0) > 30 or float(found[2] or 0) > 1)
         assert not held.given
         held.go.set()
         assert client.entities("Ada.").status_code == 200
@@ -160,6 +185,18 @@ def test_short_calls_interrupt_long_ones(ner):
         assert long.recv().value == answer.value and any(answer.value[0])
         short.send((operation, [Slice([], 0, 1)]))  # invalid
         assert short.recv().error is not None
+
+
+def test_a_model_that_fails_at_once_is_reported_as_such(ner, monkeypatch):
+    def fail(*_: object) -> None:
+        raise RuntimeError("shapes cannot be multiplied")
+
+    monkeypatch.setattr(worker.Predictor, "run", fail)
+    with serving(ner) as (_, long):
+        long.send(None)
+        failure = long.recv().value
+        assert isinstance(failure, CheckpointError)
+        assert "shapes cannot be multiplied" in str(failure)
 
 
 # --- Processes that die ---------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from diffusionner.service.limits import (
     BATCH_SECONDS,
     BATCH_WINDOW,
     BATCH_WORK,
+    FREE_SHORT_WORK,
     FREE_WORK,
     INITIAL_RATE,
     SENTENCE_WORK,
@@ -55,15 +56,25 @@ class Lane:
     def work(self) -> float:
         return sum(job.work for job in self.jobs)
 
-    def work_ahead(self, work: float) -> float:
-        """Return the work done before a new job of this size, since jobs take turns."""
-        return self.running + sum(min(job.work, work) for job in self.jobs)
+    def work_ahead(self, new: Job) -> float:
+        """Return the work done before a new job."""
+        if self.short:
+            ahead = [job for job in self.jobs if _place(job) < _place(new)]
+            work = sum(job.work for job in ahead)
+        else:  # they take turns
+            ahead = list(self.jobs)
+            work = sum(min(job.work, new.work) for job in ahead)
+        batches = {job.operation: job.batch_work for job in ahead}  # at least one of each
+        return self.running + work + sum(batches.values())
 
     def next_batch(self, work: float) -> list[Part]:
         """Remove and return at least one part; all have the operation of the first job.
 
-        Jobs take turns, part by part. Those with other operations are first in the next batch.
+        Jobs take turns, part by part. Those with other operations are first in the next batch. In
+        the short lane, the shortest jobs are first.
         """
+        if self.short:
+            self.jobs = deque(sorted(self.jobs, key=_place))
         operation = self.jobs[0].operation
         turns = deque(job for job in self.jobs if job.operation == operation)
         others = [job for job in self.jobs if job.operation != operation]
@@ -77,6 +88,11 @@ class Lane:
                 turns.append(job)
         self.jobs = deque([*others, *turns])
         return batch
+
+
+def _place(job: Job) -> float:
+    """Return a job's rank in the short lane; no job overtakes one received a second earlier."""
+    return job.work + SHORT_WORK * job.received
 
 
 class Batcher:
@@ -145,12 +161,18 @@ class Batcher:
             documents.append(document)
             total += sum(document.work)
             if total > limit:
+                seconds = self.limits.work * total / limit
                 raise too_much_work(
-                    f"this request would take more than {self.limits.work:g} seconds of computing; "
-                    "divide it into several requests, or ask for fewer steps or spans"
+                    f"{len(documents)} of {len(texts)} texts would take {seconds:.3g} seconds of "
+                    f"computing, and the limit is {self.limits.work:g}; divide the request into "
+                    "several ones, or ask for fewer steps or spans"
                 )
             if estimate.largest_window > SENTENCE_WORK:
-                raise too_much_work("too many steps × spans; ask for fewer steps or spans")
+                times = estimate.largest_window / SENTENCE_WORK
+                raise too_much_work(
+                    f"a sentence with so many steps × spans is {times:.3g} times the work that is "
+                    "allowed; ask for fewer steps or spans"
+                )
         return documents
 
     async def submit(self, job: Job) -> None:
@@ -159,9 +181,10 @@ class Batcher:
             message = "the service is stopping; retry later"
             raise ApiError(503, "stopping", message, {"retry-after": "1"})
         lane = self.short if job.work <= SHORT_WORK else self.long
-        ahead = lane.work_ahead(job.work)
+        ahead = lane.work_ahead(job)
         seconds = ahead / (self.rate * self.backends)
-        too_long = seconds > self.limits.wait and ahead > FREE_WORK
+        free = FREE_SHORT_WORK if lane.short else FREE_WORK
+        too_long = seconds > self.limits.wait and ahead > free
         if too_long or sum(len(lane.jobs) for lane in self.lanes) >= self.limits.queue:
             retry = max(1, math.ceil(seconds))
             message = f"the queue is full; retry in {retry} s"
@@ -211,7 +234,7 @@ class Batcher:
         now = time.monotonic()
         for part in batch:
             self.metrics.queued.observe(now - part.job.received)
-        work = sum(part.work for part in batch)
+        work = batch[0].job.batch_work + sum(part.work for part in batch)
         lane.running += work
         try:
             await self._compute(backend, lane, batch)
@@ -252,7 +275,9 @@ class Batcher:
         before, seconds_before = self.recent
         keep = 0.98 ** min(50.0, 10 * seconds)  # about five seconds of computing count
         self.recent = (keep * before + work, keep * seconds_before + seconds)
-        self.best_rate = max(self.best_rate, self.rate)
+        # Falls by half in ten minutes of computing if the machine has become slower.
+        slower = self.best_rate - self.rate
+        self.best_rate = self.rate + max(0.0, slower) * 0.5 ** (seconds / 600)
         self.metrics.batch_seconds.observe(seconds)
 
 

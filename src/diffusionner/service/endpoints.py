@@ -177,9 +177,12 @@ def _choose_sentence(
     if words > limits.step_words:
         message = f"the sentence has {words} words, more than {limits.step_words}"
         raise ApiError(422, "sentence_too_long", message)
-    if estimate.steps * estimate.span_count(words) > limits.step_spans:
+    spans = round(estimate.span_count(words))
+    if estimate.steps * spans > limits.step_spans:
         raise too_much_work(
-            f"more than {limits.step_spans} steps × spans; ask for fewer steps or spans"
+            f"{estimate.steps} steps × {spans} spans, which grow with the {words} words of the "
+            f"sentence, are {estimate.steps * spans}, more than {limits.step_spans}; ask for fewer "
+            "steps or spans"
         )
     document.choose(number)
 

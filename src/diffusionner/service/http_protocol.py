@@ -28,11 +28,18 @@ LINGER_SECONDS = 0.3  # time for a request to arrive that was sent before the sh
 DRAIN_SECONDS = 3.0  # time to read an error; closing earlier would look like a reset
 STALL_SECONDS = 30.0  # a client that reads nothing for so long is cut off
 _LENGTHS = re.compile(rb"(?im)^content-length[ \t]*:([^\n]*)")
-_NOT_HTTP = "this is not a valid HTTP/1.1 request; this port speaks HTTP, not HTTPS"
+_TLS = b"\x16\x03"  # how a TLS connection starts
 REFUSALS = {
-    400: ("bad_request", _NOT_HTTP),
+    400: ("bad_request", "this is not a valid HTTP/1.1 request"),
     431: ("head_too_large", f"the head of the request is larger than {HEAD_BYTES} bytes"),
     501: ("not_supported", "the only supported transfer encoding is chunked"),
+}
+ONE_LENGTH = "give one Content-Length, with one number"
+REASONS = {  # by the messages of h11
+    "Missing mandatory Host: header": "give a Host header",
+    "Found multiple Host: headers": "give one Host header",
+    "bad Content-Length": ONE_LENGTH,
+    "conflicting Content-Length headers": ONE_LENGTH,
 }
 
 
@@ -67,7 +74,10 @@ class StrictConnection(h11.Connection):
             raise
         except h11.RemoteProtocolError as error:  # its message may contain anything
             status = error.error_status_hint
-            self.refusal = ApiError(status, *REFUSALS.get(status, REFUSALS[400]))
+            code, message = REFUSALS.get(status, REFUSALS[400])
+            if buffered.startswith(_TLS):
+                message = "this port speaks HTTP, not HTTPS"
+            self.refusal = ApiError(status, code, REASONS.get(str(error), message))
             raise
 
 
@@ -78,7 +88,7 @@ def _check(request: h11.Request, head: bytes) -> None:
     lengths = [length.strip() for length in _LENGTHS.findall(head)]  # h11 merges equal ones
     chunked = any(name == b"transfer-encoding" for name, _ in request.headers)
     if len(lengths) > 1 or not all(length.isdigit() for length in lengths):
-        raise Refusal(400, "bad_request", "give one Content-Length, with one number")
+        raise Refusal(400, "bad_request", ONE_LENGTH)
     if chunked and (lengths or request.http_version == b"1.0"):
         reason = "Transfer-Encoding needs HTTP/1.1 and excludes Content-Length"
         raise Refusal(400, "bad_request", reason)
@@ -211,7 +221,8 @@ class HttpProtocol(H11Protocol):
             self.transport.abort()
 
     # After EOF a client may still be listening, or be gone. Only sending something to it tells: a
-    # closed connection answers with a reset. "100 Continue" is harmless: all clients accept it.
+    # closed connection answers with a reset. "100 Continue" is harmless: all clients of HTTP/1.1
+    # accept it.
 
     def eof_received(self) -> bool:  # type: ignore[override]
         if self.refused:
@@ -223,7 +234,7 @@ class HttpProtocol(H11Protocol):
         if cycle is None or cycle.response_complete or cycle.more_body or self.flow.write_paused:
             return False
         cycle.keep_alive = False
-        if not cycle.response_started:
+        if not cycle.response_started and cycle.scope["http_version"] == "1.1":
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self.loop.call_later(PROBE_SECONDS, self._probe, PROBE_SECONDS)
         return True

@@ -27,7 +27,8 @@ SENTENCE_WORK = 1_500.0  # of one sentence, which is never divided; 422 too_much
 PART_WORK = 60.0  # requests take turns in parts of this size
 SHORT_WORK = 120.0  # requests up to this size need not wait for longer ones
 BATCH_WORK = 500.0  # per batch: about fifty sentences
-FREE_WORK = 6 * BATCH_WORK  # always accepted, however slow the machine is
+FREE_WORK = 6 * BATCH_WORK  # always accepted, however slow the machine is;
+FREE_SHORT_WORK = 2 * BATCH_WORK  # of short requests
 INITIAL_RATE = 1_000.0  # work per second, before the first measurement
 
 BATCH_SECONDS = 0.03  # of long requests, if short ones cannot interrupt the batch

@@ -8,6 +8,7 @@ units a second its own machine does.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any
@@ -16,7 +17,8 @@ from diffusionner.settings import Settings
 from diffusionner.text import TextSentence
 from diffusionner.word_limits import SEPARATOR_SIZE, SEPARATORS, WordLimits
 
-CHARACTERS_PER_SUBWORD = 5.0
+LETTERS_PER_SUBWORD = 5.0
+LONG_RUN, LETTERS_PER_SUBWORD_OF_LONG = 15, 2.0  # longer runs of letters are in no vocabulary
 SPECIAL_SUBWORDS = 2
 BATCH = 13.0  # reading the weights, whatever the batch contains
 BATCH_STEP = 2.0  # per denoising step
@@ -24,6 +26,7 @@ SUBWORD, SUBWORD_SQUARED = 0.42, 0.0005  # encoder, per sentence
 STEP = 0.9  # per sentence and denoising step,
 SPAN, SPAN_WORD = 0.125, 0.0005  # and for each of its spans
 TYPICAL_WORDS = 40  # as in diffusion.sampler, which the HTTP process does not load
+_LETTERS = re.compile("[A-Za-z]+")
 
 
 class WorkEstimate:
@@ -46,34 +49,49 @@ class WorkEstimate:
 
     def of_sentences(self, sentences: Sequence[TextSentence]) -> Iterator[float]:
         """Yield the work of each sentence of a text, its neighbours being its context."""
-        sizes = [_subwords(sentence) for sentence in sentences]
+        sizes = [_subwords(sentence.words) for sentence in sentences]
         before = list(accumulate(sizes, initial=0.0))
         for i, (sentence, subwords) in enumerate(zip(sentences, sizes, strict=True)):
             last = min(len(sizes), i + 1 + self.context)
             read = before[last] - before[max(0, i - self.context)]
-            words, windows = len(sentence.words), self.windows(sentence.words)
-            if windows > 1:  # they overlap by half
-                subwords_per_word = subwords / words
-                words = min(words, math.ceil(2 * words / windows))
-                context = 2 * self.context * self.limits.window
-                read = min(read, (words + context) * subwords_per_word)
-            work = self._of_window(words, min(read, self.max_subwords) + SPECIAL_SUBWORDS)
-            self.largest_window = max(self.largest_window, work)
-            yield windows * work
+            words = len(sentence.words)
+            windows, single = self._windows(sentence.words, subwords)
+            if windows + single == 1:
+                yield self._of_window(words, read)
+                continue
+            subwords_per_word = subwords / words
+            context = 2 * self.context * self.limits.window
+            words = min(words, math.ceil(2 * (words - single) / windows))  # they overlap by half
+            work = 0.0
+            for count, size in ((windows, words), (single, 1)):
+                read_here = min(read, (size + context) * subwords_per_word)
+                work += count * self._of_window(size, read_here)
+            yield work
 
     def windows(self, words: Sequence[str]) -> float:
         """Return about how many windows a sentence is read in."""
+        return sum(self._windows(words, _subwords(words)))
+
+    def _windows(self, words: Sequence[str], subwords: float) -> tuple[float, int]:
+        """Return the number of windows of several words and of those of one repeated word."""
         triples = zip(words, words[1:], words[2:], strict=False)
         repeated = sum(a == b == c for a, b, c in triples)
         separators = sum(word in SEPARATORS for word in words)
-        if len(words) <= self.limits.sentence and separators + repeated <= self.limits.separators:
-            return 1
+        short = len(words) <= self.limits.sentence
+        if short and separators + repeated <= self.limits.separators:
+            if subwords <= self.max_subwords:
+                return 1, 0
+            return 1 + 2 * subwords / self.max_subwords, 0
         size = len(words) - repeated + (SEPARATOR_SIZE - 1) * separators
-        return 1 + 2 * max(0, size) / self.limits.window + repeated
+        subwords *= 1 - repeated / len(words)
+        return 1 + 2 * max(size / self.limits.window, subwords / self.max_subwords), repeated
 
     def _of_window(self, words: int, subwords: float) -> float:
+        subwords = min(subwords, self.max_subwords) + SPECIAL_SUBWORDS
         spans = self.span_count(words) * (SPAN + SPAN_WORD * words)
-        return subwords * (SUBWORD + SUBWORD_SQUARED * subwords) + self.steps * (STEP + spans)
+        work = subwords * (SUBWORD + SUBWORD_SQUARED * subwords) + self.steps * (STEP + spans)
+        self.largest_window = max(self.largest_window, work)
+        return work
 
     def span_count(self, words: int) -> float:
         """Return the expected number of spans; "auto" keeps only likely candidates."""
@@ -82,7 +100,11 @@ class WorkEstimate:
         return min(150, 1.5 * words + 6) if self.from_noise else 2 + words / 10
 
 
-def _subwords(sentence: TextSentence) -> float:
-    words = len(sentence.words)
-    characters = words + sum(map(len, sentence.words))  # one space each: more are not read
-    return max(words, characters / CHARACTERS_PER_SUBWORD)
+def _subwords(words: Sequence[str]) -> float:
+    """Return about how many subwords words have; other characters than letters are one each."""
+    runs = [len(run) for run in _LETTERS.findall(" ".join(words))]
+    letters, in_long = sum(runs), sum(size for size in runs if size > LONG_RUN)
+    others = sum(map(len, words)) - letters
+    # One space per word counts as a letter: more are not read.
+    usual = (letters - in_long + len(words)) / LETTERS_PER_SUBWORD
+    return max(len(words), usual + in_long / LETTERS_PER_SUBWORD_OF_LONG + others)

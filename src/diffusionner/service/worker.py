@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from diffusionner.corpus import Sentence
-from diffusionner.errors import DiffusionNERError
+from diffusionner.errors import CheckpointError, DiffusionNERError, first_line
 from diffusionner.settings import Settings
 from diffusionner.word_limits import WordLimits
 
@@ -193,7 +193,11 @@ class ModelServer:
             self.hook = register_module_forward_pre_hook(self.interrupt)
             self.predictor.interruptible = True
         gc.freeze()  # keeps the garbage collector from scanning the model again and again
-        self.predictor.run(Operation("entities", ()), [Slice([["Warm", "."]], 0, 1)])
+        try:
+            self.predictor.run(Operation("entities", ()), [Slice([["Warm", "."]], 0, 1)])
+        except Exception as error:
+            message = f"{model}: the model fails on a text: {first_line(error)}"
+            self.failure = CheckpointError(message)
 
     def serve(self) -> None:
         """Answer calls until the main process closes its connections or dies."""
