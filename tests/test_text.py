@@ -124,6 +124,10 @@ SENTENCES = [
     ("It ends.\nlower case", ["It ends .", "lower case"]),
     ("Buy:\n- milk\n* eggs\n1. tea\n(a) jam", ["Buy :", "- milk", "* eggs", "1. tea", "( a ) jam"]),
     ("Mr.\n\nSmith", ["Mr.", "Smith"]),
+    # tabs between the cells of a table, but not around a line or after the mark of a list item
+    ("Ada Lovelace\tBob Lee \t Paris", ["Ada Lovelace", "Bob Lee", "Paris"]),
+    ("\tAda saw the\t\n\tEngine", ["Ada saw the Engine"]),
+    ("-\tAda\n1.\tBob", ["- Ada", "1. Bob"]),
     # other scripts
     ("今天。“你好！”他说？！再见", ["今 天 。", "“ 你 好 ！ ”", "他 说 ？ ！", "再 见"]),
     ("مرحبا؟ نعم. لا", ["مرحبا ؟", "نعم .", "لا"]),
@@ -282,7 +286,7 @@ LINES = {
 @pytest.mark.parametrize("layout", LINES)
 def test_lines_that_stand_for_themselves(layout: str) -> None:
     text = LINES[layout]
-    expected = 2 if layout == "heading" else len(text.splitlines())
+    expected = 2 if layout == "heading" else len(text.splitlines()) + text.count("\t")
     assert len(sentences(text)) == expected, sentences(text)
 
 
@@ -290,6 +294,12 @@ def test_names_on_lines_are_not_merged() -> None:
     names = [f"{first} {last}" for last in ("Lovelace", "Lee") for first in ("Ada", "Al", "Jo")]
     assert sentences("\n".join(names)) == names
     assert sentences("Present:\n" + "\n".join(names)) == ["Present :", *names]
+
+
+@pytest.mark.parametrize("line_break", ["\r", "\r\n", "\x0b", "\x0c", "\x85", "\u2028", "\u2029"])
+def test_every_line_break_counts(line_break: str) -> None:
+    for text in (LINES["names"], "Ada Lovelace\n\nof London", "It ends.\nlower case", "1\n2. No"):
+        assert sentences(text.replace("\n", line_break)) == sentences(text)
 
 
 # --- Linear time ----------------------------------------------------------------------------

@@ -67,6 +67,22 @@ def test_a_repeated_word_is_read_alone(tokenizer):
     assert lengths(plan(tokenizer, "a a b b".split())) == [4], "twice is ordinary text"
 
 
+@pytest.mark.parametrize("phrase", ["a b", "a b c", "a b c d", "a a b"])
+def test_a_repeated_phrase_is_read_alone(tokenizer, phrase):
+    words = phrase.split()
+    corpus = plan(tokenizer, words * 5, words * 2, ["a", "b", *words])
+    assert lengths(corpus) == [len(words)] * 5
+    assert corpus.windows.owned_start[:5].tolist() == corpus.windows.offset[:5].tolist()
+    assert lengths(corpus, 1) == [2 * len(words)], "twice is ordinary text"
+    assert lengths(corpus, 2) == [2 + len(words)], "of two sentences"
+
+
+def test_a_separator_between_items_is_no_phrase(tokenizer):
+    """Only the commas are repeated."""
+    commas = plan(tokenizer, "a , b , c , d , e , f".split())
+    assert lengths(commas) == lengths(plan(tokenizer, "a , b ; c , d ; e , f".split()))
+
+
 def test_windows_do_not_depend_on_neighbours(tokenizer):
     """A word at the end of one sentence and the start of the next is not repeated."""
     words = ["a", *"b c d e f g h i j k".split(), "a"]
@@ -187,6 +203,12 @@ def test_text_without_punctuation(en):
 
 def test_the_same_name_many_times(en):
     assert len(en("Paris " * 100)) == 100
+
+
+@pytest.mark.parametrize("name", ["New York", "Bank of America", "Bank of New York"])
+def test_the_same_phrase_many_times(en, name):
+    found = [entity.text for entity in en("We went to " + f"{name} " * 40)]
+    assert found.count(name) >= 0.9 * 40
 
 
 FIRST = "Ada Charles Mary George Anna Peter Laura".split()

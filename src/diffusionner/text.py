@@ -275,7 +275,7 @@ def _sentence_ends(text: str, spans: list[tuple[int, int]]) -> list[int]:
     """Return the index after the last word of each sentence."""
     is_lower = text.islower()
     new_sentence = _NEW_SENTENCE_ANY_CASE if is_lower else _NEW_SENTENCE
-    closed = line_ends(text, is_lower) if "\n" in text or "\r" in text else frozenset()
+    closed = line_ends(text, is_lower) if len(text.splitlines()) > 1 else frozenset()
     ends: list[int] = []
     ending = _Ending.NONE
     previous_end = -1
@@ -301,10 +301,13 @@ def _sentence_ends(text: str, spans: list[tuple[int, int]]) -> list[int]:
                 ending == _Ending.FULL and attached and mark.isupper()
             )
         else:
-            breaks = 0
+            breaks, is_cell = 0, False
             if following > end + 1 or text[end] != " ":
                 breaks = _line_breaks(text, end, following)
-            if breaks > 1 or (
+                is_cell = not breaks and "\t" in text[end:following]
+            if is_cell:  # of a table, unless it is the mark of a list item
+                is_end = not _BULLET.match(text, start)
+            elif breaks > 1 or (
                 breaks
                 and (ending >= _Ending.FULL or end in closed or _BULLET.match(text, following))
             ):
@@ -337,6 +340,5 @@ def _ending(text: str, start: int, end: int) -> _Ending:
 
 def _line_breaks(text: str, start: int, end: int) -> int:
     """Count line breaks in the white space text[start:end]; a paragraph separator counts twice."""
-    gap = text[start:end].replace("\r\n", "\n")
-    breaks = gap.count("\n") + gap.count("\r") + gap.count("\x85") + gap.count("\u2028")
-    return breaks + 2 * gap.count("\u2029")
+    gap = text[start:end] + "."
+    return len(gap.splitlines()) - 1 + gap.count("\u2029")

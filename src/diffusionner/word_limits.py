@@ -12,13 +12,14 @@ from diffusionner.corpus import Sentence
 # counts a separator as several words.
 SEPARATORS = frozenset(",;|/•·、，；")
 SEPARATOR_SIZE = 4
+MAX_PHRASE = 4  # words of a repeated phrase
 
 
 class WordLimits(NamedTuple):
     """Limits to sentences that are read whole, so that a model reads what it was trained on.
 
-    In "Paris Paris Paris", a word that stands three times or more in a row, each of them counts as
-    a separator, and is read alone.
+    Where a phrase of up to four words stands three times or more in a row ("Paris Paris Paris"),
+    each of its words counts as a separator, and each phrase is read alone.
     """
 
     sentence: int = 50  # words of a sentence that is read whole

@@ -24,7 +24,7 @@ from diffusionner.batching.subwords import (
 )
 from diffusionner.corpus import Sentence, is_annotated
 from diffusionner.settings import EncoderSettings
-from diffusionner.word_limits import SEPARATOR_SIZE, SEPARATORS, WordLimits
+from diffusionner.word_limits import MAX_PHRASE, SEPARATOR_SIZE, SEPARATORS, WordLimits
 
 Integers = TypeVar("Integers", int, np.ndarray)
 Array = TypeVar("Array")  # numpy's on the host, the backend's own on a device
@@ -88,22 +88,23 @@ class EncodedCorpus:
         self.tokenizer = tokenizer
         word_counts = np.array([len(s.words) for s in sentences], dtype=np.int64)
         width = CHARACTERS_PER_WORD if settings.character_filters else 0
-        table = tokenizer.look_up([word for s in sentences for word in s.words], width)
-        self.word_ids, self.characters = table.word_ids, table.characters
+        words = [word for s in sentences for word in s.words]
+        table = tokenizer.look_up([*SEPARATORS, *words], width)
+        separator_ids, self.word_ids = np.split(table.word_ids, [len(SEPARATORS)])
+        self.characters = table.characters
         word_offset = _offsets(word_counts)
         self.character_count = table.character_count
-        subword_counts = table.subword_count[table.word_ids]
+        subword_counts = table.subword_count[self.word_ids]
         self.subword_offset = _offsets(subword_counts)  # [words + 1] first subword of each word
         self.word_of_subword = np.repeat(np.arange(len(subword_counts)), subword_counts)
-        shift = table.subword_start[table.word_ids] - self.subword_offset[:-1]
+        shift = table.subword_start[self.word_ids] - self.subword_offset[:-1]
         self.subwords = table.subwords[
             np.arange(len(self.word_of_subword)) + shift[self.word_of_subword]
         ]
-        limits, sizes = tokenizer.word_limits, np.ones(len(table.word_ids), dtype=np.int64)
+        limits, sizes = tokenizer.word_limits, np.ones(len(words), dtype=np.int64)
         is_long = np.zeros(len(sentences), dtype=bool)
         if limits is not None:
-            words = [word for s in sentences for word in s.words]
-            sizes, separators = _word_sizes(words, table.word_ids, word_counts, limits)
+            sizes, separators = _word_sizes(self.word_ids, separator_ids, word_counts, limits)
             is_long = (word_counts > limits.sentence) | (separators > limits.separators)
         self.windows = _plan_windows(
             [s.doc for s in sentences],
@@ -266,16 +267,27 @@ def _offsets(counts: np.ndarray) -> np.ndarray:
 
 
 def _word_sizes(
-    words: list[str], word_ids: np.ndarray, word_counts: np.ndarray, limits: WordLimits
+    word_ids: np.ndarray, separator_ids: np.ndarray, word_counts: np.ndarray, limits: WordLimits
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the size of each word in a window, and the number of separators in each sentence."""
-    is_separator = np.fromiter((word in SEPARATORS for word in words), bool, len(words))
+    is_separator = np.isin(word_ids, separator_ids)
     sizes = np.where(is_separator, SEPARATOR_SIZE, 1)
     sentence = np.repeat(np.arange(len(word_counts)), word_counts)
-    same = (word_ids[1:] == word_ids[:-1]) & (sentence[1:] == sentence[:-1])
-    for word in np.flatnonzero(same[1:] & same[:-1]):  # three in a row
-        is_separator[word : word + 3] = True
-        sizes[word : word + 3] = limits.window
+    for period in range(min(MAX_PHRASE, len(word_ids) // 3), 0, -1):
+        same = word_ids[period:] == word_ids[:-period]
+        before = _offsets(same & (sentence[period:] == sentence[:-period]))
+        # Words at which a phrase starts that stands three times in a row, and starts of such runs
+        first = np.flatnonzero(before[2 * period :] - before[: -2 * period] == 2 * period)
+        if not len(first):
+            continue
+        run = np.maximum.accumulate(np.where(np.diff(first, prepend=-2) > 1, first, 0))
+        # With these sizes, a phrase fills a window, and the next window starts after it.
+        phrase = np.zeros(period, dtype=np.int64)
+        phrase[0] = limits.window // 2 - 1
+        phrase[-1] += limits.window - phrase.sum()
+        for shift in range(3 * period):
+            sizes[first + shift] = phrase[(first + shift - run) % period]
+            is_separator[first + shift] = True
     return sizes, np.bincount(sentence[is_separator], minlength=len(word_counts))
 
 

@@ -99,13 +99,14 @@ class WordCache:
         """Return the ids of the words, tokenising those that are new."""
         with self.lock:
             ids: list[Any] = list(map(self.ids.get, words))
-            if None in ids:
+            has_new = None in ids
+            if has_new:
                 new = {word: None for word, id in zip(words, ids, strict=True) if id is None}
                 self._add(list(new))
                 ids = list(map(self.ids.get, words))
             views = (array.rows[: array.size] for array in self.arrays)
             table = WordTable(np.array(ids, dtype=np.int64), *views)
-            if self.size > MAX_CACHED_BYTES:
+            if has_new and self.size > MAX_CACHED_BYTES:
                 self._clear()  # the table keeps what it shows
             return table
 
