@@ -85,7 +85,7 @@ def test_windows_of_words_with_many_subwords():
     words = ["!?" * 50, "?!" * 50] * 20
     assert len(words) < WordLimits().sentence
     assert estimate.windows(words) > 4_000 / Settings().encoder.max_subwords
-    assert estimate.windows(["Ada", "Bob"] * 20) == 1
+    assert estimate.windows([f"w{i}" for i in range(40)]) == 1
 
 
 @pytest.mark.parametrize(
@@ -93,9 +93,10 @@ def test_windows_of_words_with_many_subwords():
     [
         ("the quick brown fox jumped over it " * 60, 1.3),
         ("Paris " * 200, 1.3),
+        ("Bank of America " * 70, 1.3),
         ("Ada, Bob, Eve; " * 60, 2),
     ],
-    ids=["plain", "repeated", "list"],
+    ids=["plain", "repeated", "phrase", "list"],
 )
 @pytest.mark.parametrize("context", [0, 2])
 def test_estimated_windows_are_those_of_the_corpus(ner, text, at_most, context):

@@ -15,10 +15,10 @@ from typing import Any
 
 from diffusionner.settings import Settings
 from diffusionner.text import TextSentence
-from diffusionner.word_limits import SEPARATOR_SIZE, SEPARATORS, WordLimits
+from diffusionner.word_limits import MAX_PHRASE, SEPARATOR_SIZE, SEPARATORS, WordLimits
 
 LETTERS_PER_SUBWORD = 5.0
-LONG_RUN, LETTERS_PER_SUBWORD_OF_LONG = 15, 2.0  # longer runs of letters are in no vocabulary
+LONG_RUN, LETTERS_PER_SUBWORD_OF_LONG = 15, 1.5  # longer runs of letters are in no vocabulary
 SPECIAL_SUBWORDS = 2
 BATCH = 13.0  # reading the weights, whatever the batch contains
 BATCH_STEP = 2.0  # per denoising step
@@ -55,36 +55,39 @@ class WorkEstimate:
             last = min(len(sizes), i + 1 + self.context)
             read = before[last] - before[max(0, i - self.context)]
             words = len(sentence.words)
-            windows, single = self._windows(sentence.words, subwords)
-            if windows + single == 1:
+            windows, phrases, phrase = self._windows(sentence.words, subwords)
+            if windows + phrases == 1:
                 yield self._of_window(words, read)
                 continue
             subwords_per_word = subwords / words
             context = 2 * self.context * self.limits.window
-            words = min(words, math.ceil(2 * (words - single) / windows))  # they overlap by half
+            words -= phrases * phrase
+            words = min(words, math.ceil(2 * words / windows))  # they overlap by half
             work = 0.0
-            for count, size in ((windows, words), (single, 1)):
+            for count, size in ((windows, words), (phrases, phrase)):
                 read_here = min(read, (size + context) * subwords_per_word)
                 work += count * self._of_window(size, read_here)
             yield work
 
     def windows(self, words: Sequence[str]) -> float:
         """Return about how many windows a sentence is read in."""
-        return sum(self._windows(words, _subwords(words)))
+        windows, phrases, _ = self._windows(words, _subwords(words))
+        return windows + phrases
 
-    def _windows(self, words: Sequence[str], subwords: float) -> tuple[float, int]:
-        """Return the number of windows of several words and of those of one repeated word."""
-        triples = zip(words, words[1:], words[2:], strict=False)
-        repeated = sum(a == b == c for a, b, c in triples)
+    def _windows(self, words: Sequence[str], subwords: float) -> tuple[float, int, int]:
+        """Return the windows of ordinary text, the repeated phrases, and the words of a phrase."""
+        phrases, phrase = max(_phrases(words, size) for size in range(MAX_PHRASE, 0, -1))
+        repeated = phrases * phrase
         separators = sum(word in SEPARATORS for word in words)
         short = len(words) <= self.limits.sentence
         if short and separators + repeated <= self.limits.separators:
             if subwords <= self.max_subwords:
-                return 1, 0
-            return 1 + 2 * subwords / self.max_subwords, 0
+                return 1, 0, 0
+            return 1 + 2 * subwords / self.max_subwords, 0, 0
         size = len(words) - repeated + (SEPARATOR_SIZE - 1) * separators
         subwords *= 1 - repeated / len(words)
-        return 1 + 2 * max(size / self.limits.window, subwords / self.max_subwords), repeated
+        windows = 1 + 2 * max(size / self.limits.window, subwords / self.max_subwords)
+        return windows, phrases, phrase
 
     def _of_window(self, words: int, subwords: float) -> float:
         subwords = min(subwords, self.max_subwords) + SPECIAL_SUBWORDS
@@ -98,6 +101,12 @@ class WorkEstimate:
         if isinstance(self.spans, int):
             return self.spans * max(1, words / TYPICAL_WORDS)
         return min(150, 1.5 * words + 6) if self.from_noise else 2 + words / 10
+
+
+def _phrases(words: Sequence[str], size: int) -> tuple[int, int]:
+    """Return about how many phrases of a size stand three times in a row, and the size."""
+    triples = zip(words, words[size:], words[2 * size :], strict=False)
+    return sum(a == b == c for a, b, c in triples) // size, size
 
 
 def _subwords(words: Sequence[str]) -> float:
