@@ -111,8 +111,7 @@ class DiffusionNER:
             if precision is not None:
                 raise SettingsError("the precision of an ONNX model is fixed when it is exported")
             ner = cls(*onnx_engine.load(path), load_calibration(path), path)
-            ner._check(self_test.LOW_PRECISION_TOLERANCE)
-            return ner
+            return ner._checked(self_test.LOW_PRECISION_TOLERANCE)
         if backend != "torch":
             raise SettingsError(f"unknown backend '{backend}'; {nearest(backend, BACKENDS)}")
         if exported:
@@ -132,19 +131,18 @@ class DiffusionNER:
         from diffusionner.storage import checkpoint
 
         network, subwords, settings = checkpoint.load(path)
-        calibration = load_calibration(path)
         engine = load_engine(network, device, precision, cuda_graphs)
-        ner = cls(engine, subwords, settings, calibration, path)
+        ner = cls(engine, subwords, settings, load_calibration(path), path)
         exact = getattr(engine, "running", None) is network
-        ner._check(self_test.TOLERANCE if exact else self_test.LOW_PRECISION_TOLERANCE)
-        return ner
+        return ner._checked(self_test.TOLERANCE if exact else self_test.LOW_PRECISION_TOLERANCE)
 
-    def _check(self, tolerance: float) -> None:
-        """Run the self-test that the model was saved with."""
+    def _checked(self, tolerance: float) -> DiffusionNER:
+        """Return the model if it passes the self-test that it was saved with."""
         assert self.folder is not None
-        expected = read_config(self.folder).get("self_test")
         model = self.engine, self.subwords, self.settings
+        expected = read_config(self.folder).get("self_test")
         self_test.check(*model, expected, tolerance, self.folder)
+        return self
 
     def save_pretrained(self, path: str | Path, precision: str = "float32") -> None:
         """Write config.json, model.safetensors and the tokenizer.
