@@ -115,10 +115,7 @@ class DiffusionNER:
         if backend != "torch":
             raise SettingsError(f"unknown backend '{backend}'; {nearest(backend, BACKENDS)}")
         if exported:
-            raise CheckpointError(
-                f"'{path}' is an exported model for backend onnx; load the folder it was exported "
-                "from"
-            )
+            raise CheckpointError(f"'{path}' is an exported model for backend onnx, not for torch")
         try:
             from diffusionner.inference.torch_engine import load_engine
         except ModuleNotFoundError as error:
