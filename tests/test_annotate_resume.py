@@ -172,7 +172,7 @@ def test_killed_at_the_very_end(model, work, monkeypatch):
     with pytest.raises(Crash):
         run.annotate(find_sources(["in.jsonl"]), Path("out.jsonl"), described, engine, print)
     monkeypatch.undo()
-    os.chdir(work)
+    monkeypatch.chdir(work)
     done = run.annotate(find_sources(["in.jsonl"]), Path("out.jsonl"), described, engine, print)
     assert done.records == COUNT == len(read("out.jsonl"))
     assert not Path("out.jsonl.journal").exists()
@@ -472,7 +472,7 @@ def test_message_of_a_full_disk(ner, model, work, monkeypatch, target):
     safe = int(str(full.value).split(" records are safe")[0].split()[-1])
     assert 0 < safe < COUNT and safe % 5 == 0
     monkeypatch.undo()
-    os.chdir(work)
+    monkeypatch.chdir(work)
     run.annotate(find_sources(["in.jsonl"]), Path(target), described, engine, print)
     assert [r["id"] for r in read(target)] == list(range(COUNT))
 
