@@ -31,17 +31,24 @@ def our_jobs(model: Path, words: list[list[str]], batch_size: int, cores: int) -
     }
 
 
-def spacy_jobs(folder: str, words: list[list[str]], batch_size: int) -> dict[str, Job]:
+def load_spacy(folder: str) -> Any:
+    """Load the entity recogniser of a spaCy pipeline, without its other components."""
     import spacy
-    from spacy.tokens import Doc
 
     try:
         nlp = spacy.load(folder)
     except OSError as error:
         raise DataError(
-            f"cannot load spaCy's pipeline '{folder}'; --help says where to get it"
+            f"cannot load spaCy's pipeline '{folder}'; `spacy --help` says where to get it"
         ) from error
     nlp.select_pipes(enable=["tok2vec", "ner"])
+    return nlp
+
+
+def spacy_jobs(folder: str, words: list[list[str]], batch_size: int) -> dict[str, Job]:
+    from spacy.tokens import Doc
+
+    nlp = load_spacy(folder)
     texts = [" ".join(one) for one in words]
 
     def split() -> int:

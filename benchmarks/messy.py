@@ -12,6 +12,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+from benchmarks.compare_spacy import load_spacy
 from diffusionner import DiffusionNER, formats
 from diffusionner.corpus import Entity, Sentence, Span
 from diffusionner.errors import DataError
@@ -160,15 +161,7 @@ def our_finder(ner: DiffusionNER, types: set[str]) -> Finder:
 
 
 def spacy_finder(folder: str, types: set[str]) -> Finder:
-    import spacy
-
-    try:
-        nlp = spacy.load(folder)
-    except OSError as error:
-        raise DataError(
-            f"cannot load spaCy's pipeline '{folder}'; `spacy --help` says where to get it"
-        ) from error
-    nlp.select_pipes(enable=["tok2vec", "ner"])
+    nlp = load_spacy(folder)
     nlp.max_length = 10**8
 
     def find(text: str) -> Offsets:

@@ -1,4 +1,4 @@
-"""What makes an input a fault."""
+"""Faults in how a mutated input was read."""
 
 from __future__ import annotations
 

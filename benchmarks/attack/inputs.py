@@ -37,7 +37,7 @@ MAX_SECONDS = 5.0  # for one small file
 
 @dataclass
 class Outcome:
-    """What came of the inputs of one format and kind."""
+    """Counts for the inputs of one format and kind."""
 
     read: int = 0
     refused: int = 0
@@ -230,7 +230,7 @@ def keys_in(record: bytes) -> list[bytes]:
 
 
 def written(name: str, chance: Random, folder: Path) -> bool:
-    """What the writer accepts is read back; what it refuses leaves no trace."""
+    """Check that written content is read back and that a refusal leaves no file."""
     corpus = make_corpus(name, chance)
     odd = chance.choice(corpus)
     number = corpus.index(odd)

@@ -37,7 +37,7 @@ GOOD = ("refused", "same answers", "another model")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What loading a damaged folder led to; `what` is one of GOOD, or a failure."""
+    """Outcome of loading a damaged folder; `what` is one of GOOD, or a failure."""
 
     what: str
     message: str

@@ -40,7 +40,7 @@ MALFORMED = [b"", b"{", b"\xff" * 50, b"[" * 5_000, b'{"texts": 1}', b'{"texts":
 
 @dataclass
 class Report:
-    """What happened to the requests of one phase."""
+    """Statuses, latencies and problems of one phase."""
 
     name: str
     statuses: Counter[str] = field(default_factory=Counter)

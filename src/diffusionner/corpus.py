@@ -34,7 +34,7 @@ class Entity(NamedTuple):
 
 
 class Coverage(NamedTuple):
-    """What the model read of a text, and where it was split; (start, end) offsets, end exclusive.
+    """Parts of a text that were read, and where it was split; (start, end) offsets, end exclusive.
 
     Offsets count characters of a text, or words of a sentence given as words. White space and
     characters that are never visible (control characters, zero-width and directional marks) are
@@ -59,7 +59,7 @@ class Entities(list[Entity]):
 
     @property
     def coverage(self) -> Coverage:
-        """What the model read of the text, and where it was split; computed when asked for.
+        """Parts of the text that were read, and where it was split; computed on access.
 
         Copies do not have it: AttributeError.
         """

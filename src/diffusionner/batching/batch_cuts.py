@@ -1,4 +1,4 @@
-"""Where to cut sentences, sorted by length, into batches."""
+"""Division of sentences, sorted by length, into batches."""
 
 from __future__ import annotations
 

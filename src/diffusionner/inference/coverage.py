@@ -1,4 +1,4 @@
-"""What a model read of a text, and where the text was split."""
+"""Coverage of a text: unread characters, sentences and windows."""
 
 from __future__ import annotations
 

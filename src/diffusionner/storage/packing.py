@@ -76,7 +76,7 @@ def unpack(packed: Mapping[str, Tensor], origin: str) -> dict[str, Tensor]:
 
 
 class StoredTensor(NamedTuple):
-    """What the header of a file says about a tensor."""
+    """Type and shape of a tensor, from the header of its file."""
 
     dtype: str  # as safetensors names it: "F32", "I8" …
     shape: tuple[int, ...]
