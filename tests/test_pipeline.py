@@ -390,7 +390,8 @@ def test_automatic_batch_size(ner):
     [
         ({"stepz": 3}, "did you mean 'inference.steps'"),
         ({"steps": 101}, "inference.steps=101 exceeds diffusion.timesteps=100"),
-        ({"steps": 0}, "nearest valid value is 1"),
+        ({"steps": -1}, "nearest valid value is 0"),
+        ({"steps": 0}, "needs decoder.initializer=types"),
         ({"threshold": 3.5}, "nearest valid value is 1"),
         ({"overlap": "neste"}, "did you mean 'nested'"),
         ({"spans": "many"}, "expected int"),

@@ -152,7 +152,9 @@ class TrainingSettings:
 class InferenceSettings:
     """The reverse process and the decoding of its result."""
 
-    steps: int = setting(1, "Number of denoising steps, gamma.", 1)
+    steps: int = setting(
+        1, "Number of denoising steps, gamma; 0: the initializer's candidates as it scores them.", 0
+    )
     spans: int | Literal["auto"] = setting(
         "auto",
         "Noisy spans of a sentence of up to 40 words, K_eval; auto: by its length.",
@@ -261,6 +263,11 @@ class Settings:
     def denoises(self) -> bool:
         return METHODS[self.method].denoises
 
+    @property
+    def can_skip_denoising(self) -> bool:
+        """Whether the initializer scores its candidates by type, so that steps=0 is possible."""
+        return self.decoder.initializer == "types" and self.inference.start == "candidates"
+
     def require_denoising(self, what: str) -> None:
         """Raise SettingsError if the method has no reverse process."""
         if not self.denoises:
@@ -292,6 +299,12 @@ class Settings:
             raise SettingsError(
                 f"{origin}: inference.steps={self.inference.steps} exceeds "
                 f"diffusion.timesteps={self.diffusion.timesteps}; use at most that many"
+            )
+        if self.inference.steps == 0 and not self.can_skip_denoising:
+            raise SettingsError(
+                f"{origin}: inference.steps=0 needs decoder.initializer=types and "
+                f"inference.start=candidates, and these are {self.decoder.initializer} and "
+                f"{self.inference.start}; use at least one step"
             )
         if self.inference.threshold is not None and self.inference.phi is not None:
             raise SettingsError(

@@ -11,9 +11,11 @@ from diffusionner import DiffusionNER
 from diffusionner import export as exporting
 from diffusionner.batching import EncodedCorpus
 from diffusionner.corpus import Sentence
+from diffusionner.errors import SettingsError
 from diffusionner.export import export, int8
 from diffusionner.inference import onnx_engine
 from diffusionner.inference.onnx_engine import encoder_inputs
+from diffusionner.inference.stream import PredictionTask
 from models import assert_same
 
 
@@ -36,6 +38,28 @@ def test_the_same_entities_for_other_options(initialized_pair, sentences):
         model.predict_tokens(sentences, from_spans=given) for model in initialized_pair
     )
     assert_same(found, expected)
+
+
+def test_no_steps_without_the_denoiser(initialized_pair, sentences, monkeypatch):
+    model, ner = initialized_pair
+    if model.settings.decoder.initializer == "spans":
+        with pytest.raises(SettingsError, match="use at least one step"):
+            ner.predict_tokens(sentences, steps=0)
+        return
+    monkeypatch.setattr(ner.engine, "denoiser", None)
+    corpus = EncodedCorpus([Sentence(w) for w in sentences], ner.subwords, ner.settings.encoder)
+    everything = range(len(sentences)), np.arange(len(corpus))
+    for given in (None, [[(0, 1)]] * len(sentences)):
+        for number in ("auto", 20):
+            inference = ner.settings.with_inference({"steps": 0, "spans": number}).inference
+            task = PredictionTask(corpus, everything[0], given)
+            expected, found = (
+                task.launch(one.engine, everything[1], inference)() for one in initialized_pair
+            )
+            assert expected.slots.sum() > len(sentences) or given
+            for name, array in vars(expected).items():
+                shown = expected.slots if name != "noisy" else expected.slots[..., None]
+                assert np.allclose(array * shown, vars(found)[name] * shown, atol=1e-4), name
 
 
 def test_the_same_scores(initialized_pair, sentences):

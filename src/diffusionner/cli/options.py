@@ -55,7 +55,7 @@ def _option(name: str, type_: Any, help: str, *flags: str) -> Parameter:
 
 
 _INFERENCE = [
-    _option("steps", int, "Denoising steps γ.  [default: the model's]"),
+    _option("steps", int, "Denoising steps γ; 0: the initializer alone.  [default: the model's]"),
     _option("spans", str, "Noisy spans K_eval, or auto.  [default: the model's]"),
     _option("start", str, "Start from noise or candidates.  [default: the model's]"),
     _option(

@@ -111,6 +111,9 @@ class OnnxEngine:
                 slots = likely_candidates(slots, scores)
         count = max(1, int(slots.sum(1).max()))  # a sentence's spans are the first ones
         slots = slots[:, :count]
+        if settings.steps == 0:
+            assert spans is not None
+            return read_initializer(sentence["initial_types"], spans[:, :count], slots)
 
         def noise(step: int) -> np.ndarray:  # [B, 1, K, 2]
             return span_noise(inputs["keys"], settings.seed, step, count)
@@ -169,6 +172,24 @@ def best_spans(scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     slots = np.arange(count) % spans
     chosen = np.take_along_axis(index, slots, 1)
     return np.stack([chosen // words, chosen % words], -1), np.take_along_axis(best, slots, 1)
+
+
+def read_initializer(
+    types: np.ndarray, spans: np.ndarray, slots: np.ndarray
+) -> Candidates[np.ndarray]:
+    """Score spans [B, K, 2] without denoising, by the initializer's type logits [B, M, M, C].
+
+    The same as `model.initializer.SpanScores.candidates`, without torch.
+    """
+    left, right = spans[..., 0], spans[..., 1]
+    chosen = types[np.arange(len(types))[:, None], left, right]  # [B, K, C]
+    logits = np.concatenate([chosen, np.zeros_like(chosen[..., :1])], -1)
+    type_id = logits.argmax(-1)
+    odds = np.exp(logits - logits.max(-1, keepdims=True))
+    probability = 1 / odds.sum(-1)  # of the best type, whose odds are 1
+    is_entity = (type_id < types.shape[-1]) & slots
+    found = Candidates(left, right, type_id, 3 * probability, probability, is_entity, slots, spans)
+    return found.map(lambda array: array[:, None])
 
 
 def encoder_inputs(

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from diffusionner.diffusion import Candidates
+
 SPAN_SIZE = 64  # of the two vectors whose product scores a span
 BIAFFINE_SIZE = 150  # S, as published
 MAX_WIDTH = 32  # words; all wider spans share one bias
@@ -41,6 +43,20 @@ class SpanScores:
         cells = (left * self.spans.shape[1] + right).flatten(1)[..., None].expand(-1, -1, types)
         chosen = self.types.flatten(1, 2).gather(1, cells).view(*left.shape, types)
         return F.pad(chosen, (0, 1)).softmax(-1)
+
+    def candidates(self, spans: Tensor, slots: Tensor) -> Candidates[Tensor]:
+        """Score spans [B, K, 2] by their type alone, without denoising; slots: [B, K].
+
+        The span is as likely as its type, so P^l + P^r + P^c is three times that probability.
+        """
+        spans, slots = spans[:, None], slots[:, None]  # as one step
+        left, right = spans.unbind(-1)
+        probabilities = self.type_probabilities(left, right)
+        probability, type_id = probabilities.max(-1)
+        is_entity = (type_id < probabilities.shape[-1] - 1) & slots
+        return Candidates(
+            left, right, type_id, 3 * probability, probability, is_entity, slots, spans
+        )
 
 
 class Biaffine(nn.Module):

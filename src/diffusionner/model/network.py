@@ -86,6 +86,10 @@ class DenoisingNetwork(Network):
         settings: InferenceSettings,
     ) -> Candidates[Tensor]:
         state = self.start_reverse(encoding, start, settings)
+        if settings.steps == 0:
+            assert state.sentence.initial is not None and state.x is not None
+            spans = self.coordinates.decode(state.x, encoding.lengths[:, None])
+            return state.sentence.initial.candidates(spans[:, 0], state.slots)
         steps = list(self.reverse(state, keys, settings, start.timestep))
         counted = steps if settings.average_steps else steps[-1:]
         parts = [read_out(s.prediction, state.slots, state.sentence.initial) for s in counted]

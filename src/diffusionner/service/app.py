@@ -15,7 +15,7 @@ from diffusionner.service.api_errors import ApiError, ErrorResponse
 from diffusionner.service.endpoints import make_router
 from diffusionner.service.middleware import RequestMiddleware
 from diffusionner.service.runtime import Service
-from diffusionner.service.schema import list_labels
+from diffusionner.service.schema import describe_model
 
 PAGE = Path(__file__).with_name("page")
 DRAWING_CSS = Path(drawing.__file__).with_name("drawing.css")
@@ -59,7 +59,8 @@ def create_app(service: Service) -> FastAPI:
     def openapi() -> dict[str, Any]:
         description = generate()
         if service.loaded is not None:
-            list_labels(description, service.loaded.labels)
+            model = service.loaded
+            describe_model(description, model.labels, not model.settings.can_skip_denoising)
         return description
 
     app.openapi = openapi  # type: ignore[method-assign]

@@ -94,7 +94,7 @@ def make_router(service: Service) -> APIRouter:
         settings = service.model.settings
         if not settings.denoises:
             raise ApiError(422, "invalid", f"method {settings.method} has no denoising steps")
-        check_options(parsed, service.model)
+        check_options(parsed, service.model, start="noise")
         # Noise needs as many spans as in training.
         spans = settings.diffusion.spans if settings.inference.start != "noise" else None
         options = {"spans": spans, **parsed.inference_options(), "start": "noise"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 from fastapi import Request
@@ -72,10 +72,13 @@ def _field_name(location: tuple[int | str, ...]) -> str:
     return str(location[0])[:40] + indices
 
 
-def check_options(parsed: Options, model: ModelInfo) -> None:
-    """Raise ApiError for options that this model does not support."""
+def check_options(parsed: Options, model: ModelInfo, **inference: Any) -> None:
+    """Raise ApiError for options that this model does not support.
+
+    inference: settings that the service adds to them.
+    """
     try:
-        model.settings.with_inference(parsed.inference_options())
+        model.settings.with_inference({**parsed.inference_options(), **inference})
     except SettingsError as error:
         raise ApiError(422, "invalid", str(error)) from None
     for label in parsed.labels or ():

@@ -33,7 +33,9 @@ class Options(BaseModel):
     # Without its string cache, pydantic keeps no texts.
     model_config = ConfigDict(extra="forbid", strict=True, cache_strings="none")
 
-    steps: int | None = Field(None, description="Denoising steps.")
+    steps: int | None = Field(
+        None, description="Denoising steps; 0: the initializer's candidates as it scores them."
+    )
     spans: int | Literal["auto"] | None = Field(
         None, description="Noisy spans per sentence; auto: depending on its length."
     )
@@ -66,13 +68,14 @@ Request = TypeVar("Request", bound=Options)
 def with_limits(model: type[Request], limits: Limits) -> type[Request]:
     """Return the request model with the limits of this service."""
 
-    def count(maximum: int) -> Any:
-        return Annotated[int, Field(ge=1, le=maximum), BeforeValidator(_integer)]
+    def count(minimum: int, maximum: int) -> Any:
+        return Annotated[int, Field(ge=minimum, le=maximum), BeforeValidator(_integer)]
 
+    min_steps = 0 if issubclass(model, EntitiesRequest) else 1
     text = Annotated[str, Field(max_length=limits.characters)]
     types: dict[str, Any] = {
-        "steps": count(limits.steps) | None,
-        "spans": count(limits.spans) | Literal["auto"] | None,
+        "steps": count(min_steps, limits.steps) | None,
+        "spans": count(1, limits.spans) | Literal["auto"] | None,
         "texts": Annotated[list[text], Field(max_length=limits.texts)],
         "text": Annotated[str, Field(max_length=limits.step_characters)],
     }
@@ -149,9 +152,11 @@ class ErrorBody(BaseModel):
     error: ErrorDetail
 
 
-def list_labels(schema: dict[str, Any], labels: list[str]) -> None:
-    """Add the model's labels to an OpenAPI description."""
+def describe_model(schema: dict[str, Any], labels: list[str], needs_steps: bool) -> None:
+    """Add the model's labels and minimum number of steps to an OpenAPI description."""
     for path in ("/v1/entities", "/v1/steps"):
         content = schema["paths"][path]["post"]["requestBody"]["content"]
-        field = content["application/json"]["schema"]["properties"]["labels"]["anyOf"][0]
-        field["items"]["enum"] = labels
+        fields = content["application/json"]["schema"]["properties"]
+        fields["labels"]["anyOf"][0]["items"]["enum"] = labels
+        if needs_steps:
+            fields["steps"]["anyOf"][0]["minimum"] = 1
