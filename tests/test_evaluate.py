@@ -10,8 +10,9 @@ from corpora import EXCERPT
 
 from diffusionner import DiffusionNER, formats
 from diffusionner.corpus import Sentence
-from diffusionner.errors import DataError
+from diffusionner.errors import DataError, SettingsError
 from diffusionner.evaluation import Report, evaluate, score, score_sentences
+from diffusionner.evaluation.model import fit_scores
 
 
 @pytest.fixture
@@ -46,6 +47,69 @@ def test_the_scores_of_predictions_are_judged_too(folder, gold):
     written = json.loads(json.dumps(report.to_dict()))
     assert 0 <= written["calibration_error"] <= 1
     assert written["micro"]["f1"] == pytest.approx(report.micro.f1, abs=1e-6)
+
+
+# Two settings of one model
+
+
+def test_two_settings_are_compared_as_score_compares_two_files(folder, gold, cli, tmp_path):
+    ner, other = DiffusionNER.from_pretrained(folder), {"spans": 3, "seed": 1}
+    report = evaluate(ner, gold, compare=other, threshold=0, resamples=200)
+    assert report == evaluate(ner, gold, threshold=0)
+    second = evaluate(ner, gold, threshold=0, **other)
+    assert report.other.report == second != report
+    assert report.other.name == "spans=3, seed=1"
+    found = report.other.differences["micro"]
+    assert found.f1 == report.micro.f1 - second.micro.f1
+    assert found.interval[0] <= found.f1 <= found.interval[1] and 0 < found.p <= 1
+    shown = str(report)
+    for number in (report.micro.f1, second.micro.f1):
+        assert f"{100 * number:.2f}" in shown.rpartition("Comparison")[2]
+    # The same from files, with `score`.
+    predicted = {
+        name: ner.predict_sentences(gold, threshold=0, **more)
+        for name, more in (("ours", {}), ("theirs", other))
+    }
+    for name, entities in {"gold": [s.entities for s in gold], **predicted}.items():
+        sentences = [Sentence(s.words, e) for s, e in zip(gold, entities, strict=True)]
+        formats.write(tmp_path / f"{name}.jsonl", sentences)
+    files = [tmp_path / f"{name}.jsonl" for name in ("gold", "ours", "theirs")]
+    scores, mine = tmp_path / "scores.json", tmp_path / "mine.json"
+    many = ("--resamples", 200, "--json")
+    assert cli("score", *files[:2], "--other", files[2], *many, scores).status == 0
+    arguments = ("--data", files[0], "--model", folder, "--threshold", 0)
+    result = cli("evaluate", *arguments, "--compare", "spans=3", "--compare", "seed=1", *many, mine)
+    assert result.status == 0 and "other: spans=3, seed=1" in result.out
+    expected, written = (json.loads(path.read_text())["other"] for path in (scores, mine))
+    assert written["differences"] == expected["differences"]
+    assert written["micro"] == expected["micro"]
+    assert expected["differences"]["micro"]["p"] == pytest.approx(found.p, abs=1e-6)
+
+
+def test_each_setting_gets_thresholds_of_its_own(folder, gold):
+    """Fitted on another corpus; those of the model stay."""
+    ner = DiffusionNER.from_pretrained(folder)
+    dev = [Sentence(s.words, s.entities) for s in gold] * 10
+    report = evaluate(ner, gold, calibrate_on=dev, compare={"spans": 3})
+    for more, found in (({}, report), ({"spans": 3}, report.other.report)):
+        fitted, _ = fit_scores(ner, dev, "dev", **more)
+        assert found == evaluate(fitted, gold, **more) and fitted.calibration != ner.calibration
+    assert report.prediction_scores.calibration_error < 0.2
+    assert ner.calibration is None
+    with pytest.raises(DataError, match="calibrate_on: the model predicts too few entities"):
+        evaluate(ner, gold, calibrate_on=gold[:1])
+
+
+def test_wrong_comparisons_are_refused_at_once(folder, gold, refused, tmp_path):
+    def fail(*_: int) -> None:
+        raise AssertionError("predicted first")
+
+    with pytest.raises(SettingsError, match=r"did you mean 'inference\.steps'"):
+        evaluate(folder, gold, compare={"step": 0}, progress=fail)
+    formats.write(tmp_path / "gold.jsonl", gold)
+    arguments = ("evaluate", "--model", folder, "--data", tmp_path / "gold.jsonl", "--compare")
+    assert "write for example --compare steps=0" in refused(*arguments, "steps")
+    assert "inference.steps='many' is not valid" in refused(*arguments, "steps=many")
 
 
 def test_labels_unknown_to_the_model_are_refused(folder):

@@ -74,26 +74,15 @@ def _fitted(
     from rich.console import Console
 
     from diffusionner import formats
-    from diffusionner.corpus import check_labels
-    from diffusionner.errors import DataError
-    from diffusionner.inference.calibration import (
-        MIN_PER_KNOT,
-        expected_calibration_error,
-        fit_calibration,
-        outcomes,
-    )
+    from diffusionner.evaluation.model import fit_scores
+    from diffusionner.inference.calibration import expected_calibration_error, outcomes
 
     sentences = formats.read(data, format)
     ner = options.load_model(model, device)
-    check_labels(sentences, ner.labels)
     with Console(stderr=True).status("predicting"):
-        found = ner.decode_sentences(sentences, phi=0.0)
-    calibration = fit_calibration(sentences, found, ner.labels)
-    if calibration is None:
-        raise DataError(
-            f"{data}: the model predicts too few entities to calibrate on; give a corpus in which "
-            f"it predicts at least {2 * MIN_PER_KNOT}"
-        )
+        fitted, found = fit_scores(ner, sentences, str(data))
+    calibration = fitted.calibration
+    assert calibration is not None
     totals, correct, _ = outcomes(sentences, found, ner.labels)
     before = expected_calibration_error(
         ner.score_rule(ner.settings.inference).scores(totals), correct

@@ -10,6 +10,7 @@ import typer
 from diffusionner.cli import options
 from diffusionner.cli.data.shared import Format, Json
 from diffusionner.cli.score import Html, HtmlSentences, Resamples, show_and_write
+from diffusionner.errors import SettingsError
 from diffusionner.storage.registry import DEFAULT
 
 
@@ -26,25 +27,60 @@ def evaluate(
     html_path: Html = None,
     html_sentences: HtmlSentences = 2000,
     resamples: Resamples = 1000,
+    compare: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Compare with another setting, such as steps=0."),
+    ] = None,
+    calibrate_on: Annotated[
+        Path | None,
+        typer.Option(help="Dev corpus to fit scores and thresholds on first, for each setting."),
+    ] = None,
 ) -> None:
     """Score a model on a labelled corpus.
 
     Reports the same scores as `diffusionner score`: strict, overlap and boundary-only, by type,
     nesting depth and length, with 95% confidence intervals, error types and confused types.
 
-    Example: `diffusionner evaluate --model runs/model --data test.jsonl --html scores.html`
+    With --compare, a paired test compares the model with itself under another setting. Both use the
+    scores and thresholds stored with the model, or those fitted on the corpus of --calibrate-on.
+
+    Examples:
+
+    * `diffusionner evaluate --model runs/model --data test.jsonl --html scores.html`
+
+    * `diffusionner evaluate --model bio --data test.jsonl --compare steps=0`
     """
     from diffusionner import formats
     from diffusionner.evaluation import evaluate
     from diffusionner.evaluation.result import Evaluation
 
+    others = None if compare is None else _parse(compare)
     sentences = formats.read(data, format)
     ner = options.load_model(model, device)
     with options.progress() as tell:
         report = evaluate(
-            ner, sentences, progress=lambda *counts: tell("evaluating", *counts), **inference
+            ner,
+            sentences,
+            compare=others,
+            calibrate_on=calibrate_on,
+            resamples=resamples,
+            progress=lambda *counts: tell("evaluating", *counts),
+            **inference,
         )
     evaluation = Evaluation.from_report(report, (str(data), model), resamples)
     settings = ner.settings.with_inference(inference).to_dict()["inference"]
     about = {"model": model, "inference": settings}
     show_and_write(evaluation, about, json_path, html_path, html_sentences)
+
+
+def _parse(assignments: list[str]) -> dict[str, Any]:
+    """Parse NAME=VALUE arguments; the settings check names and values."""
+    settings: dict[str, Any] = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not equals:
+            raise SettingsError(
+                f"'{assignment}' is not NAME=VALUE; write for example --compare steps=0"
+            )
+        settings[name] = {"true": True, "false": False}.get(value, value)
+    return settings

@@ -61,12 +61,14 @@ def score(
     from diffusionner.evaluation.scorer import score_pairs
 
     names = (str(gold), str(predicted))
-    pairs, by_characters = align(
-        formats.read(gold, gold_format), formats.read(predicted, pred_format), names
-    )
-    evaluation = Evaluation.from_report(score_pairs(pairs), names, resamples, seed, by_characters)
+    sentences = formats.read(gold, gold_format)
+    pairs, by_characters = align(sentences, formats.read(predicted, pred_format), names)
+    report = score_pairs(pairs)
     if other is not None:
-        evaluation = evaluation.compare_with(formats.read(other, other_format), str(other))
+        second = formats.read(other, other_format)
+        pairs, _ = align(sentences, second, (str(gold), str(other)))
+        report = report.compare_with(score_pairs(pairs), str(other), resamples, seed)
+    evaluation = Evaluation.from_report(report, names, resamples, seed, by_characters)
     show_and_write(evaluation, {}, json_path, html_path, html_sentences)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from diffusionner.evaluation.counts import (
 )
 from diffusionner.evaluation.matching import Outcome
 from diffusionner.evaluation.mentions import Mention
-from diffusionner.evaluation.significance import Intervals
+from diffusionner.evaluation.significance import MEASURES, Difference, Intervals, difference
 from diffusionner.inference.calibration import expected_calibration_error
 
 _METRIC_NAMES = ("precision", "recall", "F1")
@@ -72,6 +72,30 @@ class PredictionScores:
 
 
 @dataclass(frozen=True, slots=True)
+class Comparison:
+    """A second prediction for the same sentences."""
+
+    name: str
+    report: Report
+    differences: dict[str, Difference]  # in F1, by measure: the first prediction minus this one
+
+    def table(self, first: Report) -> ScoreTable:
+        names = {"micro": "strict", "boundaries": "boundaries only"}
+        rows = []
+        for measure, found in self.differences.items():
+            ours, theirs = (100 * getattr(each, measure).f1 for each in (first, self.report))
+            numbers = f"{ours:.2f}", f"{theirs:.2f}", f"{100 * found.f1:+.2f}"
+            row = [names.get(measure, measure), *numbers, percent_range(found.interval)]
+            rows.append([*row, f"{found.p:.4f}"])
+        headings = ["F1", "this", "other", "difference", "95% CI", "p"]
+        note = (
+            f"other: {self.name}; CI: paired bootstrap, p: two-sided, approximate randomization, "
+            "both over sentences"
+        )
+        return ScoreTable("Comparison with the other prediction", headings, [rows], note)
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """Scores of one set of predictions; `print(report)` shows the main ones as a table."""
 
@@ -97,9 +121,29 @@ class Report:
     measure_counts: dict[str, IntArray] = field(repr=False, compare=False)
     type_counts: dict[str, IntArray] = field(repr=False, compare=False)  # strict
     prediction_scores: PredictionScores | None = field(default=None, repr=False, compare=False)
+    other: Comparison | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
-        return str(self.summary())
+        return "\n\n".join(map(str, (self.summary(), *self.comparison_tables)))
+
+    def compare_with(
+        self, other: Report, name: str, resamples: int = 1000, seed: int = 0
+    ) -> Report:
+        """Return this report with a paired comparison to the report of another prediction.
+
+        Both must score the same sentences, in the same order.
+        """
+        ours, theirs = self.measure_counts, other.measure_counts
+        differences = {
+            measure: difference(ours[measure], theirs[measure], resamples, seed)
+            for measure in MEASURES
+        }
+        return replace(self, other=Comparison(name, other, differences))
+
+    @property
+    def comparison_tables(self) -> list[ScoreTable]:
+        """The table of the comparison, if there is one."""
+        return [] if self.other is None else [self.other.table(self)]
 
     def summary(self, intervals: Intervals | None = None, title: str = "") -> ScoreTable:
         """Return percentages and the number of gold entities, overall and for each type."""

@@ -2,49 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from diffusionner.corpus import Sentence
 from diffusionner.data.fingerprint import Fingerprint, fingerprint
-from diffusionner.evaluation.alignment import align
-from diffusionner.evaluation.report import Report, ScoreTable, detail_tables, percent_range
-from diffusionner.evaluation.scorer import score_pairs
-from diffusionner.evaluation.significance import (
-    LEVEL,
-    MEASURES,
-    Difference,
-    Intervals,
-    difference,
-    interval,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class OtherPrediction:
-    """A second prediction for the same sentences."""
-
-    name: str
-    report: Report
-    differences: dict[str, Difference]  # in F1: the first prediction minus this one
-
-    def table(self, first: Report) -> ScoreTable:
-        names = {"micro": "strict", "boundaries": "boundaries only"}
-        rows = []
-        for measure, found in self.differences.items():
-            ours, theirs = (100 * getattr(each, measure).f1 for each in (first, self.report))
-            numbers = f"{ours:.2f}", f"{theirs:.2f}", f"{100 * found.f1:+.2f}"
-            row = [names.get(measure, measure), *numbers, percent_range(found.interval)]
-            rows.append([*row, f"{found.p:.4f}"])
-        headings = ["F1", "this", "other", "difference", "95% CI", "p"]
-        note = f"other: {self.name}; p: two-sided, approximate randomization over sentences"
-        return ScoreTable("Comparison with the other prediction", headings, [rows], note)
+from diffusionner.evaluation.report import Report, ScoreTable, detail_tables
+from diffusionner.evaluation.significance import LEVEL, MEASURES, Intervals, interval
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """A report with names, confidence intervals and possibly a second prediction."""
+    """A report with names and confidence intervals."""
 
     report: Report
     gold_name: str
@@ -54,7 +22,6 @@ class Evaluation:
     resamples: int
     seed: int
     by_characters: bool = False  # the prediction has a different tokenization
-    other: OtherPrediction | None = None
 
     @classmethod
     def from_report(
@@ -71,26 +38,14 @@ class Evaluation:
             {name: interval(counts[name], resamples, seed) for name in MEASURES},
             {label: interval(rows, resamples, seed) for label, rows in report.type_counts.items()},
         )
-        data = fingerprint(_gold_sentences(report))
+        data = fingerprint([pair.sentence for pair in report.pairs if pair.sentence is not None])
         return cls(report, *names, data, ranges, resamples, seed, by_characters)
-
-    def compare_with(self, other: Sequence[Sentence], name: str) -> Evaluation:
-        """Add a comparison with a second prediction for the same gold sentences."""
-        pairs, _ = align(_gold_sentences(self.report), other, (self.gold_name, name))
-        report = score_pairs(pairs)
-        ours, theirs = self.report.measure_counts, report.measure_counts
-        differences = {
-            measure: difference(ours[measure], theirs[measure], self.resamples, self.seed)
-            for measure in MEASURES
-        }
-        return replace(self, other=OtherPrediction(name, report, differences))
 
     @property
     def tables(self) -> list[ScoreTable]:
         """All tables, the widest last."""
-        comparison = [] if self.other is None else [self.other.table(self.report)]
         summary = self.report.summary(self.intervals, "Scores")
-        return [summary, *comparison, *detail_tables(self.report)]
+        return [summary, *self.report.comparison_tables, *detail_tables(self.report)]
 
     @property
     def caption(self) -> str:
@@ -125,18 +80,15 @@ class Evaluation:
                 "per_type": _rounded(ranges["per_type"]),
             },
         }
-        if self.other is not None:
-            found = {name: asdict(each) for name, each in self.other.differences.items()}
+        other = self.report.other
+        if other is not None:
+            found = {name: asdict(each) for name, each in other.differences.items()}
             result["other"] = {
-                "predicted": self.other.name,
+                "predicted": other.name,
                 "differences": _rounded(found),
-                **self.other.report.to_dict(),
+                **other.report.to_dict(),
             }
         return result
-
-
-def _gold_sentences(report: Report) -> list[Sentence]:
-    return [pair.sentence for pair in report.pairs if pair.sentence is not None]
 
 
 def _rounded(values: Any) -> Any:
