@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -238,10 +238,24 @@ def paced_task(
     Subwords are computed beforehand: a device would not have waited for them.
     """
     corpus = EncodedCorpus(sentences, ner.subwords, ner.settings.encoder)
-    gold = [[(start, end) for start, end, _ in s.entities] for s in sentences]
+    counts = np.array([len(s.entities) for s in sentences])
     inference = ner.settings.with_inference(options).inference
     rule, every = ner.score_rule(inference), range(len(sentences))
-    return lambda: predict(ner.engine, PredictionTask(corpus, every, gold), inference, rule)
+    return lambda: predict(ner.engine, PacedTask(corpus, every, counts=counts), inference, rule)
+
+
+@dataclass
+class PacedTask(PredictionTask):
+    """Tells a generator how many entities to generate."""
+
+    counts: np.ndarray = field(kw_only=True)  # of every sentence
+
+    def launch(self, engine: Engine, chosen: np.ndarray, settings: InferenceSettings) -> Pending:
+        batch = self.corpus.batch(chosen, (engine.subword_multiple, 1, 1, 1, 1))
+        counts = self.counts[self.corpus.windows.sentence[chosen]]
+        slots = np.arange(max(1, counts.max())) < counts[:, None]
+        given = np.zeros((*slots.shape, 2), dtype=np.int64)
+        return engine.launch(batch, ReverseStart(slots[:, :0], True, given, slots), settings)
 
 
 def _run_packed(engine: Any, transformer: Any, batches: Sequence[Batch[np.ndarray]]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from diffusionner.inference.decoding import ScoreRule
 from diffusionner.inference.torch_engine import TorchEngine
 from diffusionner.model.encoder import position_limit
 from diffusionner.model.network import DenoisingNetwork
+from diffusionner.refinement import Refinement
 from diffusionner.settings import Settings
 from diffusionner.storage.encoders import load_encoder, load_tokenizer
 from reproduce.rivals.autoregressive import Generator
@@ -65,6 +67,19 @@ def lively_model(encoder_folder: Path, *changes: str) -> DiffusionNER:
     limit = position_limit(transformer)
     tokenizer = load_tokenizer(encoder_folder, limit)
     return DiffusionNER(TorchEngine(network.eval()), tokenizer, settings)
+
+
+@contextmanager
+def shifted(ner: DiffusionNER, shift: float) -> Iterator[None]:
+    """Add a number to all scores of the initializer."""
+    bias = ner.network.decoder.initializer.project.bias
+    with torch.no_grad():
+        bias[-1] += shift
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            bias[-1] -= shift
 
 
 @torch.no_grad()
@@ -140,6 +155,21 @@ def assert_same(one: list[list[Entity]], other: list[list[Entity]]) -> None:
     for ours, theirs in zip(one, other, strict=True):
         assert [e.score for e in ours] == pytest.approx([e.score for e in theirs], abs=1e-4)
         assert [e.text for e in ours] == [e.text for e in theirs]
+
+
+def assert_same_refinements(one: list[Refinement], other: list[Refinement]) -> None:
+    """The same entities with almost the same scores, and the same outcomes."""
+    assert_same([each.entities for each in one], [each.entities for each in other])
+    for ours, theirs in zip(one, other, strict=True):
+        pairs = zip(ours.outcomes, theirs.outcomes, strict=True)
+        assert all((a.given, a.change) == (b.given, b.change) for a, b in pairs)
+
+
+def refined(
+    ner: DiffusionNER, sentences: list[list[str]], given: list[list[tuple]], **options
+) -> list[Refinement]:
+    """What becomes of spans given for sentences of words, alone."""
+    return list(ner.refine_pipe(zip(sentences, given, strict=True), only=True, **options))
 
 
 def candidates_of(table: np.ndarray) -> Candidates[np.ndarray]:

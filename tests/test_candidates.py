@@ -20,7 +20,7 @@ from diffusionner.model.initializer import best_spans
 from diffusionner.model.network import DenoisingNetwork
 from diffusionner.model.tensors import batch_to_device
 from diffusionner.settings import Settings
-from models import LABELS, assert_same, lively_model, written
+from models import LABELS, assert_same, lively_model, refined, shifted, written
 
 CPU = torch.device("cpu")
 
@@ -41,19 +41,6 @@ def sentences(nested_sentences: list[Sentence]) -> list[list[str]]:
     words = [word for s in nested_sentences for word in s.words]
     short = [words[at : at + n] for n in (1, 2, 3) for at in range(0, 36, 3)]
     return [*short, words[100:250], *(s.words for s in nested_sentences[:8])]
-
-
-@contextmanager
-def shifted(ner: DiffusionNER, shift: float) -> Iterator[None]:
-    """Add a number to all scores of the initializer."""
-    bias = ner.network.decoder.initializer.project.bias
-    with torch.no_grad():
-        bias[-1] += shift
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            bias[-1] -= shift
 
 
 @contextmanager
@@ -125,13 +112,14 @@ def test_starting_from_candidates_equals_giving_them(ner, sentences):
     ]
     assert ner.network.schedule.candidate_start == 20
     for steps in (1, 3):
-        expected = ner.predict_tokens(words, from_spans=given, timestep=20, steps=steps)
-        assert_same(ner.predict_tokens(words, spans=9, steps=steps), expected)
-        later = ner.predict_tokens(words, from_spans=given, timestep=30, steps=steps)
-        assert later != expected
-    # Given spans take precedence over the setting.
-    other = ner.predict_tokens(words, from_spans=[[(0, 1)]] * 4)
-    assert_same(other, ner.predict_tokens(words, from_spans=[[(0, 1)]] * 4, start="noise"))
+        expected = ner.predict_tokens(words, spans=9, steps=steps)
+        found = [one.entities for one in refined(ner, words, given, timestep=20, steps=steps)]
+        # Those that lie beside all given spans are left out.
+        assert sum(map(len, found)) > 4
+        for few, many in zip(found, expected, strict=True):
+            assert_same([few], [[e for e in many if e[:2] in {f[:2] for f in few}]])
+        later = refined(ner, words, given, timestep=30, steps=steps)
+        assert [one.entities for one in later] != found
 
 
 def test_auto_denoises_likely_candidates(ner, sentences):

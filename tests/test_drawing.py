@@ -120,8 +120,8 @@ def test_what_models_return(encoder_folder):
     (found,) = ner.predict_tokens([words])
     assert Shown(found.to_html()).text == " ".join(words)
     assert len(Shown(found.to_html()).captions) == len(found)
-    (given,) = ner.predict_tokens([words], from_spans=[[(0, 2)]])
-    assert Shown(given.to_html()).text == " ".join(words)
+    given = ner.refine(words, [(0, 2)], only=True)
+    assert Shown(given.entities.to_html()).text == " ".join(words)
 
 
 def test_predict_writes_a_page(cli, folder, tmp_path):

@@ -16,7 +16,7 @@ LAYERS = (
     ("errors", "threads"),
     ("files", "methods", "layout"),
     ("corpus", "text"),
-    ("setting_values", "word_limits"),
+    ("setting_values", "word_limits", "refinement"),
     ("settings",),
     ("diffusion", "formats"),
     ("batching",),

@@ -14,7 +14,7 @@ import torch
 
 from diffusionner import DiffusionNER, Entity
 from diffusionner.corpus import Sentence
-from diffusionner.errors import DataError, SettingsError
+from diffusionner.errors import SettingsError
 from diffusionner.inference import stream
 from diffusionner.inference.stream import batch_size
 from diffusionner.model.encoder import SentenceEncoder
@@ -293,86 +293,6 @@ def test_entities_can_lie_across_the_edge_of_a_window(ner, nested_sentences):
     assert len(covered) > 250
 
 
-# --- The reverse process from given spans -----------------------------------------------------
-
-
-def test_from_spans(ner):
-    sentences = [["Ada", "met", "the", "wife", "of", "Charles"], ["Rome"], ["He", "left", "Rome"]]
-    given = [[(0, 1), (2, 6)], [], [(2, 3)]]
-    found = ner.predict_tokens(sentences, from_spans=given)
-    assert found[1] == []
-    assert 1 <= len(found[0]) <= 2
-    assert len(found[2]) == 1
-    other = ner.predict_tokens(sentences, from_spans=[[(3, 5)], [], [(2, 3)]])
-    assert spans(other[0]) != spans(found[0])
-    assert_same(other[1:], found[1:])
-    again = ner.predict_tokens(sentences, from_spans=given, seed=5)
-    assert_same(again, found)  # no noise, so the seed does not matter
-
-
-def test_from_spans_does_not_depend_on_the_batch(ner, nested_sentences):
-    sentences = [s.words for s in nested_sentences[:6]]
-    given = [[(i, i + 1) for i in range(n + 1)] for n in range(6)]
-    together = ner.predict_tokens(sentences, from_spans=given)
-    for sentence, own, expected in zip(sentences, given, together, strict=True):
-        assert_same(ner.predict_tokens([sentence], from_spans=[own]), [expected])
-    assert_same(ner.predict_tokens(sentences, from_spans=given, batch_size=1), together)
-
-
-def test_from_spans_with_context_and_empty_sentences(contextual, nested_sentences):
-    sentences = [s.words for s in nested_sentences[:4]]
-    given = [[(0, 2), (1, 3)]] * 4
-    expected = contextual.predict_tokens(sentences, ["a"] * 4, given)
-    with_empty = contextual.predict_tokens(
-        [*sentences[:2], [], *sentences[2:]], ["a"] * 5, [*given[:2], [], *given[2:]]
-    )
-    assert with_empty.pop(2) == []
-    assert_same(with_empty, expected)
-
-
-def test_the_timestep_matters(ner, nested_sentences):
-    sentences = [s.words for s in nested_sentences[:8]]
-    given = [[(0, 1), (1, 4)]] * 8
-    early = ner.predict_tokens(sentences, from_spans=given, timestep=5)
-    late = ner.predict_tokens(sentences, from_spans=given, timestep=100)
-    default = ner.predict_tokens(sentences, from_spans=given)
-    assert early != late
-    assert_same(default, ner.predict_tokens(sentences, from_spans=given, timestep=20))
-
-
-@pytest.mark.parametrize("span", [(0, 3), (-1, 1), (1, 1), (2, 1), (2, 3)])
-def test_bad_spans_are_errors(ner, span):
-    with pytest.raises(DataError, match=r"sentence 1: span \[.*outside its 2 words"):
-        ner.predict_tokens([["x"], ["a", "b"]], from_spans=[[], [(0, 1), span]])
-
-
-@pytest.mark.parametrize("timestep", [0, 1, 101])
-def test_impossible_timesteps_are_errors(ner, timestep):
-    with pytest.raises(SettingsError, match=rf"timestep={timestep}.*expected 2 to 100"):
-        ner.predict_tokens([["a"]], from_spans=[[(0, 1)]], timestep=timestep)
-
-
-def test_inconsistent_arguments_are_errors(ner):
-    with pytest.raises(ValueError, match="from_spans has 1 entries for 2"):
-        ner.predict_tokens([["a"], ["b"]], from_spans=[[]])
-    with pytest.raises(ValueError, match="docs has 1 entries for 2"):
-        ner.predict_tokens([["a"], ["b"]], docs=["x"])
-    with pytest.raises(ValueError, match="from_spans"):
-        ner.predict_tokens([["a"]], timestep=5)
-
-
-def test_from_spans_in_long_sentences(ner, nested_sentences):
-    """Only windows that hold a given span predict entities."""
-    words = [word for s in nested_sentences for word in s.words][:300]
-    total = 0
-    for start in range(0, 300, 20):
-        (found,) = ner.predict_tokens([words], from_spans=[[(start, start + 2)]])
-        assert len(found) <= 3
-        assert all(start - 50 < e.start and e.end < start + 50 for e in found)
-        total += len(found)
-    assert total > 5
-
-
 # --- Options ----------------------------------------------------------------------------------
 
 
@@ -407,7 +327,7 @@ def test_invalid_options_are_errors_at_once(ner, options, message):
         lambda: ner("Ada", **options),
         lambda: ner.pipe(["Ada"], **options),
         lambda: ner.predict_tokens([["Ada"]], **options),
-        lambda: ner.predict_tokens([["Ada"]], from_spans=[[(0, 1)]], **options),
+        lambda: ner.refine_pipe([("Ada", [(0, 1)])], only=True, **options),
         lambda: ner.predict_sentences([Sentence(["Ada"])], **options),
     ):
         with pytest.raises(SettingsError, match=message):

@@ -20,7 +20,7 @@ from diffusionner.inference.gpu import engine as gpu_engine
 from diffusionner.inference.gpu import recording
 from diffusionner.inference.gpu.engine import LANES, GpuEngine, Lane
 from diffusionner.inference.gpu.recording import Recorder, Recordings, Shape, padded_count
-from models import assert_same, lively_model
+from models import assert_same, assert_same_refinements, lively_model
 
 WORDS = [s.words for s in formats.read(EXCERPT)]
 INITIALIZER = ("decoder.initializer=types", "decoder.offset_window=3")
@@ -131,12 +131,14 @@ def test_batches_take_lanes_in_turn(encoder_folder):
 
 
 def test_given_spans_run_without_a_recording(encoder_folder):
-    plain = lively_model(encoder_folder)
+    plain = lively_model(encoder_folder, *INITIALIZER, "inference.start=candidates")
     recorded, again = with_recordings(plain)
-    given = [[(0, 1), (0, len(words))] for words in WORDS[:5]]
-    expected = plain.predict_tokens(WORDS[:5], from_spans=given)
-    for _ in range(3):
-        assert_same(recorded.predict_tokens(WORDS[:5], from_spans=given), expected)
+    items = [(words, [(0, 1), (0, len(words))]) for words in WORDS[:5]]
+    for only in (True, False):
+        expected = list(plain.refine_pipe(items, only))
+        assert sum(len(one.entities) for one in expected) > 3
+        for _ in range(3):
+            assert_same_refinements(list(recorded.refine_pipe(items, only)), expected)
     assert again.recordings == 1, "only the encoder is recorded"
 
 

@@ -335,7 +335,7 @@ def test_a_generator_can_be_told_how_many(make):
         with torch.no_grad():
             network.generator.stop.bias.fill_(bias)
             encoding = network.encoder(batch)
-        start = ReverseStart(slots, given)
+        start = ReverseStart(slots[:, :0], True, given, slots)
         found = network.candidates(encoding, batch.keys, start, plain_inference())
         assert found.left.shape == (3, 1, 4)
         assert found.is_entity[:, 0].sum(1).tolist() == counts.tolist()

@@ -158,7 +158,7 @@ def test_what_only_denoising_has(ner, few, tmp_path):
     words = [s.words for s in few]
     for ask in (
         lambda: ner.steps("Some text."),
-        lambda: ner.predict_tokens(words, from_spans=[[(0, 1)]] * len(words)),
+        lambda: ner.refine(words[0], [(0, 1)]),
         lambda: ner("Some text.", spans=60),
         lambda: export(ner, tmp_path / "onnx", few),
     ):

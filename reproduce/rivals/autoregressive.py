@@ -62,9 +62,9 @@ class GeneratingNetwork(Rival):
 
         Random weights would stop at once, and their speed would be meaningless.
         """
-        if start.spans is None:
+        if start.given_slots is None:
             return super().candidates(encoding, keys, start, settings)
-        return self.generator.generate(encoding, start.slots.sum(1))
+        return self.generator.generate(encoding, start.given_slots.sum(1))
 
 
 @dataclass

@@ -68,7 +68,7 @@ class RecordedRival:
     ) -> Candidates[Tensor] | None:
         """Return the candidates; None if the shape is new.
 
-        If the start has spans, generation returns as many entities.
+        If spans are given, generation returns as many entities.
         """
         sentences, words = batch.first.shape
         shape = (padded_count(sentences), round_up(words, WORDS))
@@ -80,8 +80,8 @@ class RecordedRival:
             recording.recorded.append(self.record(next_round))
         lengths, counts = values = _blank(shape[0])
         lengths[:sentences] = batch.lengths
-        if start.spans is not None:
-            counts[:sentences] = start.slots.sum(1)
+        if start.given_slots is not None:
+            counts[:sentences] = start.given_slots.sum(1)
         # Padding keeps earlier values, which are never read.
         recording.states[:sentences, :words].copy_(encoding.states)
         recording.inputs.copy_(pack(values, recording.states.device), non_blocking=True)

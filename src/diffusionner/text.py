@@ -8,7 +8,7 @@ linear in the text: no pattern here may backtrack over, or rescan, a long run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
@@ -23,8 +23,8 @@ class TextSentence:
     """The words of one sentence; word i is `text[starts[i]:ends[i]]`."""
 
     words: list[str]
-    starts: list[int]
-    ends: list[int]
+    starts: Sequence[int]
+    ends: Sequence[int]
 
 
 # --- Word lists -----------------------------------------------------------------------------

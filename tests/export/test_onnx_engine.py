@@ -22,7 +22,7 @@ from diffusionner.errors import SettingsError
 from diffusionner.export import export
 from diffusionner.inference import onnx_engine
 from diffusionner.inference.onnx_engine import OnnxEngine
-from models import LABELS, assert_same
+from models import LABELS, assert_same, assert_same_refinements
 
 TEXTS = [
     "Ada Lovelace met Charles Babbage in London. They spoke of engines! Did they?",
@@ -80,14 +80,15 @@ def test_the_same_candidates(pair, sentences, chosen, average):
     assert_same_candidates(found, expected, slots)
 
 
-def test_the_same_entities_from_given_spans(pair, sentences, docs):
-    given = [[(i, i + 1) for i in range(min(number, len(w)))] for number, w in enumerate(sentences)]
+def test_the_same_refinement_of_given_spans(pair, sentences, docs):
+    items = [
+        (words, [(i, len(words)) for i in range(min(number, len(words)))], doc)
+        for number, (words, doc) in enumerate(zip(sentences, docs, strict=True))
+    ]
     for options in ({}, {"steps": 5, "timestep": 60}, {"steps": 5, "eta": 0.5}, {"batch_size": 2}):
-        expected, found = (
-            model.predict_tokens(sentences, docs, from_spans=given, **options) for model in pair
-        )
-        assert any(expected) and not expected[0]
-        assert_same(found, expected)
+        expected, found = (list(model.refine_pipe(items, True, **options)) for model in pair)
+        assert sum(len(one.entities) for one in expected) > 3 and not expected[0].entities
+        assert_same_refinements(found, expected)
 
 
 def test_a_model_without_an_initializer_has_no_candidates(ner):
@@ -134,7 +135,7 @@ def test_threads_share_a_batch(pair, sentences, monkeypatch):
     batch = corpus.batch(np.arange(len(corpus)))
     slots = np.arange(23) < 1 + np.arange(len(corpus))[:, None] * 5 % 23
     given = np.zeros((*slots.shape, 2), dtype=np.int64)
-    starts = [ReverseStart(slots), ReverseStart(slots, given)]
+    starts = [ReverseStart(slots), ReverseStart(slots[:, :0], True, given, slots)]
     inference = ner.settings.inference
     expected = [ner.engine.launch(batch, start, inference)() for start in starts]
     monkeypatch.setattr(onnx_engine, "PART", 1)
@@ -215,7 +216,7 @@ import json
 from diffusionner import DiffusionNER
 ner = DiffusionNER.from_pretrained("exported")
 words = json.load(open("words.json", encoding="utf-8"))
-given = ner.predict_tokens(words, from_spans=[[(0, 1)]] * len(words))
+given = [one.entities for one in ner.refine_pipe(((w, [(0, 1)]) for w in words if w), only=True)]
 print(json.dumps([ner.predict_tokens(words), list(ner.pipe(json.loads(input()))), given]))
 """
     program = program.replace("input()", repr(json.dumps(TEXTS)))
@@ -225,7 +226,8 @@ print(json.dumps([ner.predict_tokens(words), list(ner.pipe(json.loads(input())))
     )
     assert_same(tokens, ner.predict_tokens(sentences))
     assert_same(texts, list(ner.pipe(TEXTS)))
-    assert_same(given, ner.predict_tokens(sentences, from_spans=[[(0, 1)]] * len(sentences)))
+    items = ((words, [(0, 1)]) for words in sentences if words)
+    assert_same(given, [one.entities for one in ner.refine_pipe(items, only=True)])
 
 
 def test_the_command_line_without_torch(project, ner):

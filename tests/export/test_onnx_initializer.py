@@ -16,7 +16,7 @@ from diffusionner.export import export, int8
 from diffusionner.inference import onnx_engine
 from diffusionner.inference.onnx_engine import encoder_inputs
 from diffusionner.inference.stream import PredictionTask
-from models import assert_same
+from models import assert_same, assert_same_refinements
 
 
 @pytest.mark.parametrize("number", ["auto", 1, 20, 60])
@@ -33,11 +33,20 @@ def test_the_same_entities_for_other_options(initialized_pair, sentences):
     for options in ({"eta": 0.5, "steps": 4}, {"phi": 1.5}, {"overlap": "nested"}):
         expected, found = (model.predict_tokens(sentences, **options) for model in initialized_pair)
         assert_same(found, expected)
-    given = [[(0, 1)]] * len(sentences)  # given spans take precedence
-    expected, found = (
-        model.predict_tokens(sentences, from_spans=given) for model in initialized_pair
-    )
-    assert_same(found, expected)
+
+
+@pytest.mark.parametrize("number", ["auto", 20])
+@pytest.mark.parametrize("only", [True, False])
+def test_the_same_refinement_of_given_spans(initialized_pair, sentences, only, number):
+    items = [(words, [(0, 1), (0, len(words))]) for words in sentences if words]
+    pair = [  # refine has no option for the number of candidates
+        DiffusionNER(ner.engine, ner.subwords, ner.settings.with_inference({"spans": number}))
+        for ner in initialized_pair
+    ]
+    for options in ({}, {"eta": 0.5, "steps": 4}, {"batch_size": 3}):
+        expected, found = (list(ner.refine_pipe(items, only, **options)) for ner in pair)
+        assert sum(len(one.entities) for one in expected) > 3
+        assert_same_refinements(found, expected)
 
 
 def test_no_steps_without_the_denoiser(initialized_pair, sentences, monkeypatch):

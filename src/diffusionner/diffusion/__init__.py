@@ -6,6 +6,7 @@ from diffusionner.diffusion.noise import gaussian_noise, mix_keys, span_noise, u
 from diffusionner.diffusion.sampler import (
     AUTO,
     ReverseStep,
+    absent,
     likely_candidates,
     min_spans,
     reverse_process,
@@ -22,6 +23,7 @@ __all__ = [
     "ReverseStart",
     "ReverseStep",
     "Schedule",
+    "absent",
     "expand",
     "gaussian_noise",
     "likely_candidates",

@@ -51,6 +51,14 @@ def gaussian_noise(keys: np.ndarray, *shape: int) -> np.ndarray:
     return ndtri(uniform_noise(keys, *shape)).astype(np.float32)
 
 
-def span_noise(keys: np.ndarray, seed: int, step: int, spans: int) -> np.ndarray:
-    """Draw the noise of an inference step, [..., 1, K, 2]; step 0 is the start."""
-    return gaussian_noise(mix_keys(keys, seed, step), 1, spans, 2)
+def span_noise(keys: np.ndarray, seed: int, step: int, spans: int, given: int = 0) -> np.ndarray:
+    """Draw the noise of an inference step, [..., 1, G + K, 2]; step 0 is the start.
+
+    The G given spans have keys of their own, so that the noise of no span depends on the number of
+    the others.
+    """
+    own = gaussian_noise(mix_keys(keys, seed, step), 1, spans, 2)
+    if not given:
+        return own
+    first = gaussian_noise(mix_keys(~keys, seed, step), 1, given, 2)
+    return np.concatenate([first, own], -2)

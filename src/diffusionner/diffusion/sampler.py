@@ -128,6 +128,15 @@ def likely_candidates(slots: Array, scores: Array) -> Array:
     return slots & (likely.cumprod(1) > 0)
 
 
+def absent(given: Array, own: Array, slots: Array) -> Array:
+    """Return which given spans [B, G, 2] are not among the own ones [B, K, 2] with a slot: [B, G].
+
+    The others are denoised all the same, but hidden: their twins stand for them.
+    """
+    same = (given[:, :, None] == own[:, None]).all(-1) & slots[:, None]
+    return ~same.any(-1)
+
+
 def min_spans(spans: int | str) -> int:
     """Return the minimum number of spans per sentence."""
     return MIN_SPANS if spans == AUTO else int(spans)

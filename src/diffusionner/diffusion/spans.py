@@ -15,15 +15,23 @@ Array = TypeVar("Array")
 
 @dataclass
 class ReverseStart(Generic[Array]):
-    """Spans that the reverse process starts from.
+    """Spans that the reverse process starts from: G given by the caller, then K of its own.
 
-    Without `spans`, they are noise or the initializer's candidates, as the settings say.
+    Its own are noise or the initializer's candidates, as the settings say.
     """
 
-    slots: Array  # [B, K] true where a sentence has a span
-    spans: Array | None = None  # [B, K, 2] left and right word of spans that the caller gives
-    timestep: int | None = None  # timestep assigned to the given spans
+    slots: Array  # [B, K] true where a sentence has a span of its own
     is_ragged: bool = False  # sentences have different numbers of spans
+    given: Array | None = None  # [B, G, 2] left and right word
+    given_slots: Array | None = None  # [B, G] true where a sentence has a given span
+    timestep: int | None = None  # timestep assigned to the spans, if some are given
+
+    def map(self, function: Callable[[Array], Any]) -> ReverseStart[Any]:
+        """Apply a function to every array."""
+        given, given_slots = (
+            None if array is None else function(array) for array in (self.given, self.given_slots)
+        )
+        return ReverseStart(function(self.slots), self.is_ragged, given, given_slots, self.timestep)
 
 
 @dataclass

@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -29,6 +30,7 @@ from diffusionner.diffusion import (
     Coordinates,
     ReverseStart,
     Schedule,
+    absent,
     likely_candidates,
     reverse_process,
     span_noise,
@@ -81,9 +83,7 @@ class OnnxEngine:
         parts = np.array_split(np.arange(count), np.clip(count // PART, 1, self.threads))
         running = []
         for rows in parts:
-            spans = None if start.spans is None else start.spans[rows]
-            own = ReverseStart(start.slots[rows], spans, start.timestep)
-            inputs = encoder_inputs(batch, rows)
+            inputs, own = encoder_inputs(batch, rows), start.map(itemgetter(rows))
             running.append(self.workers.submit(self._candidates, inputs, own, settings))
 
         def wait() -> Candidates[np.ndarray]:
@@ -102,21 +102,30 @@ class OnnxEngine:
     ) -> Candidates[np.ndarray]:
         """Encode sentences, run the reverse process and read out the candidates."""
         lengths = inputs["lengths"]
-        slots, spans, timestep = start.slots, start.spans, start.timestep
+        slots, given, timestep = start.slots, start.given, start.timestep
         sentence = {**self.encoder.run(inputs), "lengths": lengths}
-        if spans is None and settings.start == "candidates":
+        spans = None
+        if settings.start == "candidates" and slots.shape[1]:
             spans, scores = best_spans(sentence["initial"], slots.shape[1])
-            timestep = max(self.schedule.candidate_start, settings.steps)
+            timestep = timestep or max(self.schedule.candidate_start, settings.steps)
             if settings.spans == AUTO:
                 slots = likely_candidates(slots, scores)
-        count = max(1, int(slots.sum(1).max()))  # a sentence's spans are the first ones
-        slots = slots[:, :count]
+        if slots.shape[1]:
+            count = max(1, int(slots.sum(1).max()))  # a sentence's own spans are the first ones
+            slots = slots[:, :count]
+            spans = None if spans is None else spans[:, :count]
+        own, first = slots.shape[1], 0
+        if given is not None:
+            assert start.given_slots is not None
+            first, candidates = given.shape[1], given[:, :0] if spans is None else spans
+            slots = np.concatenate([start.given_slots & absent(given, candidates, slots), slots], 1)
+            spans = np.concatenate([given, candidates], 1)
         if settings.steps == 0:
             assert spans is not None
-            return read_initializer(sentence["initial_types"], spans[:, :count], slots)
+            return read_initializer(sentence["initial_types"], spans, slots)
 
-        def noise(step: int) -> np.ndarray:  # [B, 1, K, 2]
-            return span_noise(inputs["keys"], settings.seed, step, count)
+        def noise(step: int) -> np.ndarray:  # [B, 1, G + K, 2]
+            return span_noise(inputs["keys"], settings.seed, step, own, first)
 
         def denoise(x: np.ndarray, t: int) -> tuple[np.ndarray, Candidates[np.ndarray]]:
             step = {"x": x, "t": np.array(t, dtype=np.int64), "slots": slots}
@@ -124,10 +133,8 @@ class OnnxEngine:
             x0 = outputs.pop("x0")
             return x0, Candidates(**outputs, slots=slots[:, None])
 
-        if spans is None:
-            x = noise(0)
-        else:
-            x = self.coordinates.encode(spans[:, None, :count], lengths[:, None])
+        encode = self.coordinates.encode
+        x = noise(0) if spans is None else encode(spans[:, None], lengths[:, None])
         sequence = timestep_sequence(timestep or self.schedule.timesteps, settings.steps)
         alpha_bar = self.schedule.alpha_bar
         reverse = reverse_process(denoise, x, alpha_bar, sequence, settings.eta, noise)

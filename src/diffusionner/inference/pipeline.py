@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING, Any
 from diffusionner.batching import EncodedCorpus
 from diffusionner.batching.subwords import SubwordTokenizer
 from diffusionner.corpus import Entities, Sentence, Span
-from diffusionner.diffusion import Schedule
-from diffusionner.errors import CheckpointError, DataError, SettingsError, nearest
+from diffusionner.errors import CheckpointError, SettingsError, nearest
 from diffusionner.inference import pickling, self_test
 from diffusionner.inference.coverage import refuse_unread
 from diffusionner.inference.decoding import DecodedEntity, ScoreRule, to_spans
 from diffusionner.inference.engine import Engine
+from diffusionner.inference.refining import (
+    RefineInput,
+    default_steps,
+    place_spans,
+    refinement_tasks,
+)
 from diffusionner.inference.stream import (
     ChunkReader,
     Inputs,
@@ -28,6 +33,7 @@ from diffusionner.inference.stream import (
     separate_documents,
 )
 from diffusionner.inference.trajectory import Trajectory, trajectories
+from diffusionner.refinement import LabelMap, Refinement, SpanLike
 from diffusionner.settings import InferenceSettings, Settings
 from diffusionner.storage import registry
 from diffusionner.storage.calibration import Calibration, load_calibration
@@ -267,8 +273,6 @@ class DiffusionNER:
         self,
         sentences: Sequence[Sequence[str]],
         docs: Sequence[str | None] | None = None,
-        from_spans: Sequence[Sequence[tuple[int, int]]] | None = None,
-        timestep: int | None = None,
         **options: Any,
     ) -> list[Entities]:
         """Return the entities of sentences given as words, with word offsets, end exclusive.
@@ -276,9 +280,6 @@ class DiffusionNER:
         Args:
             sentences: Lists of words.
             docs: Document of each sentence; neighbours in the same document are context.
-            from_spans: For each sentence, spans (start, end exclusive) that the reverse process
-                starts from.
-            timestep: Timestep assigned to these spans; the default is a fifth of T.
             **options: Inference settings.
         """
         if any(isinstance(words, str) for words in sentences):
@@ -288,12 +289,6 @@ class DiffusionNER:
             )
         if docs is not None and len(docs) != len(sentences):
             raise ValueError(f"docs has {len(docs)} entries for {len(sentences)} sentences")
-        if from_spans is not None:
-            pairs = zip(sentences, docs or repeat(None), strict=False)
-            items = [Sentence(list(words), doc=doc) for words, doc in pairs]
-            return self._refine(items, from_spans, timestep, options)
-        if timestep is not None:
-            raise ValueError("timestep= only applies together with from_spans=")
         # Streamed, so that a device starts on the first sentences before the last are tokenised.
         return list(self.stream(zip(sentences, docs or repeat(None), strict=False), **options))
 
@@ -330,9 +325,63 @@ class DiffusionNER:
         """
         inference = self._with_options(options).inference if options else self.settings.inference
         rule, size = self.score_rule(inference), batch_size(self.engine, inference)
-        reader = ChunkReader(items, size, self.subwords, self.settings.encoder)
-        results = predict_stream(self.engine, reader, inference, rule)
+        numbered = (Item(*item, number) for number, item in enumerate(items))
+        reader = ChunkReader(numbered, size, self.subwords, self.settings.encoder)
+        predicted = predict_stream(self.engine, reader, inference, rule)
+        results = (entities for _, entities in predicted)
         return refuse_unread(results) if strict else results
+
+    def refine(
+        self,
+        text: str | Sequence[str],
+        spans: Iterable[SpanLike],
+        only: bool = False,
+        **options: Any,
+    ) -> Refinement:
+        """Denoise spans that you have for a text, and return what became of them.
+
+        Args:
+            text: A text, or the words of a sentence. Offsets of spans and entities count its
+                characters, or its words.
+            spans: (start, end), (start, end, label), `Entity` or dicts with start, end and, if
+                known, label and score; end exclusive. A span is extended to the words it touches;
+                one over several sentences is denoised in each of them. The label only decides
+                whether an entity is reported as retyped.
+            only: Return only entities that given spans became. By default they are denoised
+                together with the model's own candidates, and all entities are returned.
+            **options: As in `refine_pipe`.
+        """
+        return next(self.refine_pipe([(text, spans)], only, **options))
+
+    def refine_pipe(
+        self,
+        items: Iterable[RefineInput],
+        only: bool = False,
+        *,
+        label_map: LabelMap | None = None,
+        timestep: int | None = None,
+        **options: Any,
+    ) -> Iterator[Refinement]:
+        """Refine the spans of many texts, in order, as `refine` does; buffer only a few.
+
+        Args:
+            items: (text, spans) or (text, spans, document) tuples. Adjacent items of one document
+                are each other's context, as in `stream`.
+            only: As in `refine`.
+            label_map: Translates labels to those of the model; None drops a label, not the span.
+            timestep: Timestep assigned to the spans; the default is a fifth of T.
+            **options: Inference settings, but for `spans`. The default is at least 3 steps.
+        """
+        steps = default_steps(self.settings)
+        if options.get("steps") is None:
+            options = {**options, "steps": steps}
+        settings = self._with_options(options)
+        inference, make_task = settings.inference, refinement_tasks(settings, only, timestep)
+        size, rule = batch_size(self.engine, inference), self.score_rule(inference)
+        placed = place_spans(items, self.labels, label_map)
+        reader = ChunkReader(placed, size, self.subwords, self.settings.encoder)
+        predicted = predict_stream(self.engine, reader, inference, rule, make_task)
+        return (item.given.refinement(entities, only) for item, entities in predicted if item.given)
 
     def _with_options(self, options: dict[str, Any]) -> Settings:
         """Return the settings with other inference settings.
@@ -353,47 +402,3 @@ class DiffusionNER:
             rule = ScoreRule(inference, self.labels, self.calibration, trained_for)
             self._score_rules[inference] = rule
         return rule
-
-    def _refine(
-        self,
-        sentences: list[Sentence],
-        from_spans: Sequence[Sequence[tuple[int, int]]],
-        timestep: int | None,
-        options: dict[str, Any],
-    ) -> list[Entities]:
-        """Run the reverse process from the caller's spans."""
-        self.settings.require_denoising("from_spans=")
-        settings = self._with_options(options)
-        timesteps = settings.diffusion.timesteps
-        if timestep is None:
-            timestep = Schedule(settings.diffusion.schedule, timesteps).candidate_start
-        if not settings.inference.steps <= timestep <= timesteps:
-            raise SettingsError(
-                f"timestep={timestep} is not possible with steps={settings.inference.steps}; "
-                f"expected {settings.inference.steps} to {timesteps}"
-            )
-        if len(from_spans) != len(sentences):
-            raise ValueError(
-                f"from_spans has {len(from_spans)} entries for {len(sentences)} sentences"
-            )
-        for number, (sentence, spans) in enumerate(zip(sentences, from_spans, strict=True)):
-            for left, right in spans:
-                if not 0 <= left < right <= len(sentence.words):
-                    raise DataError(
-                        f"sentence {number}: span [{left}, {right}) is outside its "
-                        f"{len(sentence.words)} words"
-                    )
-        full = [i for i, s in enumerate(sentences) if s.words]
-        results = [Entities.of([], sentence.words, self.labels) for sentence in sentences]
-        if full:
-            corpus = EncodedCorpus(
-                [sentences[i] for i in full], self.subwords, self.settings.encoder
-            )
-            task = PredictionTask(corpus, range(len(full)), [from_spans[i] for i in full], timestep)
-            rule = self.score_rule(settings.inference)
-            decoded = predict(self.engine, task, settings.inference, rule)
-            for i, entities in zip(full, decoded, strict=True):
-                results[i] = Item(sentences[i].words, None, i).entities(
-                    iter([entities]), self.labels
-                )
-        return results

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeAlias, cast
 
 import numpy as np
 
@@ -28,10 +29,12 @@ from diffusionner.inference.decoding import (
     merge_candidates,
 )
 from diffusionner.inference.engine import Engine, Pending
+from diffusionner.refinement import GivenSpans
 from diffusionner.settings import EncoderSettings, InferenceSettings
 from diffusionner.text import TextSentence, split_sentences
 
-Spans = Sequence[Sequence[tuple[int, int]]]
+# A text, the words of a sentence, or a text that is already split into sentences.
+Content: TypeAlias = str | Sequence[str] | Sequence[TextSentence]
 Inputs = Iterable[tuple[str | Sequence[str], str | None]]  # texts or words, and their documents
 # Batch sizes for "auto". Launching a batch on a GPU takes as long for few sentences as for many.
 CPU_BATCH, GPU_BATCH = 32, 256
@@ -54,22 +57,14 @@ class PredictionTask:
 
     corpus: EncodedCorpus
     sentences: Sequence[int]
-    # For every sentence of the corpus, spans (start, end exclusive) that the reverse process starts
-    # from, and their timestep.
-    start_spans: Spans | None = None
-    timestep: int | None = None
     decoded: list[EntityColumns] = field(default_factory=list)  # of finished batches
     remaining: int = 0  # unfinished batches
 
     def launch(self, engine: Engine, chosen: np.ndarray, settings: InferenceSettings) -> Pending:
         """Start a batch of windows."""
         batch = self.corpus.batch(chosen, (engine.subword_multiple, 1, 1, 1, 1))
-        if self.start_spans is None:
-            slots = span_slots(batch.lengths, settings.spans, settings.start)
-            start = ReverseStart(slots, is_ragged=not slots.all())
-        else:
-            start = _start_from_spans(self.start_spans, self.corpus, chosen, self.timestep)
-        return engine.launch(batch, start, settings)
+        slots = span_slots(batch.lengths, settings.spans, settings.start)
+        return engine.launch(batch, ReverseStart(slots, is_ragged=not slots.all()), settings)
 
 
 def predict(
@@ -134,65 +129,52 @@ def predict_each(
     yield from finish(0)
 
 
-def _start_from_spans(
-    given: Spans, corpus: EncodedCorpus, chosen: np.ndarray, timestep: int | None
-) -> ReverseStart[np.ndarray]:
-    """Place the caller's spans in the chosen windows."""
-    windows = corpus.windows
-    rows = []
-    for window in chosen:
-        offset, words = int(windows.offset[window]), int(windows.words[window])
-        spans = given[int(windows.sentence[window])]
-        rows.append(
-            [(s - offset, e - 1 - offset) for s, e in spans if s < offset + words and e > offset]
-        )
-    count = max(1, max(len(row) for row in rows))
-    placed = np.zeros((len(rows), count, 2), dtype=np.int64)
-    slots = np.zeros((len(rows), count), dtype=bool)
-    for i, row in enumerate(rows):
-        if row:
-            placed[i, : len(row)] = row
-            slots[i, : len(row)] = True
-    lengths = windows.words[chosen][:, None, None]
-    return ReverseStart(slots, np.clip(placed, 0, lengths - 1), timestep)
-
-
 class Item:
-    """One input, a text or a list of words, with its sentences."""
+    """One input with its sentences."""
 
-    def __init__(self, content: str | Sequence[str], doc: str | None, number: int) -> None:
+    given: GivenSpans | None = None  # spans to refine
+
+    def __init__(self, content: Content, doc: str | None, number: int) -> None:
         self.content = content
-        self.parts: list[TextSentence] = []
         if isinstance(content, str):
             self.parts = split_sentences(content)
-            # The sentences of one text are each other's context.
-            doc = f"\0text {number}" if doc is None else doc
-            self.sentences = [Sentence(part.words, doc=doc) for part in self.parts]
+        elif all(issubclass(word_type, str) for word_type in set(map(type, content))):
+            words, size = cast("list[str]", list(content)), len(content)
+            self.parts = [TextSentence(words, range(size), range(1, size + 1))] if words else []
+        elif all(isinstance(part, TextSentence) for part in content):
+            self.parts = cast("list[TextSentence]", list(content))
         else:
-            if not all(issubclass(word_type, str) for word_type in set(map(type, content))):
-                raise TypeError(f"the words of sentence {number} are not all strings")
-            self.sentences = [Sentence(list(content), doc=doc)] if content else []
+            raise TypeError(f"the words of sentence {number} are not all strings")
+        if doc is None and isinstance(content, str):
+            doc = f"\0text {number}"  # the sentences of one text are each other's context
+        self.sentences = [Sentence(part.words, doc=doc) for part in self.parts]
 
     def entities(self, decoded: Iterator[list[DecodedEntity]], labels: Sequence[str]) -> Entities:
         """Return the entities in the offsets of the input; decoded: entities by sentence."""
         entities = Entities()
-        entities.text, entities.labels = self.content, labels
-        for number, sentence in enumerate(self.sentences):
+        entities.text, entities.labels = cast("str | Sequence[str]", self.content), labels
+        for part in self.parts:
             for left, right, type_id, _, score, votes in next(decoded):
+                start, end = part.starts[left], part.ends[right]
                 if isinstance(self.content, str):
-                    start, end = self.parts[number].starts[left], self.parts[number].ends[right]
                     text = self.content[start:end]
                 else:
-                    start, end = left, right + 1
-                    text = " ".join(sentence.words[start:end])
+                    text = " ".join(part.words[left : right + 1])
                 entities.append(Entity(start, end, labels[type_id], score, text, votes))
         return entities
 
 
 def predict_stream(
-    engine: Engine, reader: ChunkReader, settings: InferenceSettings, rule: ScoreRule
-) -> Iterator[Entities]:
-    """Yield the entities of each item; read and tokenise the next while a device runs the last."""
+    engine: Engine,
+    reader: ChunkReader,
+    settings: InferenceSettings,
+    rule: ScoreRule,
+    make_task: Callable[[Chunk], PredictionTask] = lambda c: PredictionTask(c.corpus, c.sentences),
+) -> Iterator[tuple[Item, Entities]]:
+    """Yield each item with its entities; read the next ones while a device runs the last.
+
+    make_task: returns what to predict of a chunk.
+    """
     coming: list[Chunk] = []
     running: deque[Chunk] = deque()
 
@@ -203,7 +185,7 @@ def predict_stream(
     def tasks() -> Iterator[PredictionTask]:
         while (chunk := coming.pop() if coming else reader.next_chunk()) is not None:
             running.append(chunk)
-            yield PredictionTask(chunk.corpus, chunk.sentences)
+            yield make_task(chunk)
 
     results = predict_each(engine, tasks(), settings, rule, on_launch=read_ahead)
     while True:
@@ -212,8 +194,9 @@ def predict_stream(
             if decoded is None:
                 break
             sentences = iter(decoded)
-            done = [item.entities(sentences, engine.labels) for item in running.popleft().items]
-            for entities in done:
+            items = running.popleft().items
+            done = [(item, item.entities(sentences, engine.labels)) for item in items]
+            for _, entities in done:
                 entities.measure = reader.measure
         yield from done
 
@@ -232,7 +215,7 @@ class ChunkReader:
 
     def __init__(
         self,
-        items: Inputs,
+        items: Iterable[Item],
         batch_size: int,
         subwords: SubwordTokenizer,
         settings: EncoderSettings,
@@ -245,7 +228,6 @@ class ChunkReader:
         self.context = settings.context
         self.chunk_size = batch_size  # in sentences; grows
         self.max_chunk_size = batch_size * BUFFERED_BATCHES
-        self.items_read = 0
         self.waiting: list[Item] = []
         self.waiting_sentences = 0
         self.before: list[Sentence] = []  # the last sentences of the previous chunk
@@ -258,13 +240,12 @@ class ChunkReader:
         """
         limit = min(self.chunk_size, self.waiting_sentences + (sentences or self.batch_size))
         while self.waiting_sentences < limit and not self.ended:
-            given = next(self.items, None)
-            if given is None:
+            item = next(self.items, None)
+            if item is None:
                 self.ended = True
                 break
-            self.waiting.append(Item(*given, self.items_read))
-            self.items_read += 1
-            self.waiting_sentences += len(self.waiting[-1].sentences)
+            self.waiting.append(item)
+            self.waiting_sentences += len(item.sentences)
         return self.ended or self.waiting_sentences >= self.chunk_size
 
     def next_chunk(self) -> Chunk | None:

@@ -46,10 +46,7 @@ class TorchEngine:
         try:
             with torch.inference_mode():
                 encoding = network.encoder(batch.map(to_tensor))
-                spans = None if start.spans is None else to_tensor(start.spans)
-                on_device = ReverseStart(
-                    to_tensor(start.slots), spans, start.timestep, start.is_ragged
-                )
+                on_device = start.map(to_tensor)
                 candidates = network.candidates(encoding, batch.keys, on_device, settings)
         finally:
             if was_training:

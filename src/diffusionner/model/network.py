@@ -18,6 +18,7 @@ from diffusionner.diffusion import (
     ReverseStart,
     ReverseStep,
     Schedule,
+    absent,
     likely_candidates,
     reverse_process,
     span_noise,
@@ -39,6 +40,7 @@ class ReverseState:
     slots: Tensor  # [B, K] true where a sentence has a span
     mask: Tensor | None  # the same, if spans must not attend to empty slots
     x: Tensor | None  # [B, 1, K, 2]; None starts from noise
+    given: int = 0  # how many of the K the caller gives: the first ones
 
 
 class DenoisingNetwork(Network):
@@ -99,10 +101,11 @@ class DenoisingNetwork(Network):
         self, encoding: SentenceEncoding, start: ReverseStart[Tensor], settings: InferenceSettings
     ) -> ReverseState:
         """Prepare the sentence and choose the spans of the first step."""
-        sentence, slots, spans = self.decoder.prepare(encoding), start.slots, start.spans
+        sentence, slots, given = self.decoder.prepare(encoding), start.slots, start.given
         # If every sentence has all spans, attention is faster without a mask.
-        masked = settings.spans == AUTO or spans is not None or start.is_ragged
-        if spans is None and settings.start == "candidates":
+        masked = settings.spans == AUTO or given is not None or start.is_ragged
+        spans = None
+        if settings.start == "candidates" and slots.shape[1]:
             assert sentence.initial is not None
             spans, scores = best_spans(sentence.initial.spans, slots.shape[1])
             if settings.spans == AUTO:
@@ -110,10 +113,16 @@ class DenoisingNetwork(Network):
                 if not slots.is_cuda:  # reading the number of slots would stall a GPU
                     count = max(1, int(slots.sum(1).max()))
                     spans, slots = spans[:, :count], slots[:, :count]
+        if given is not None:
+            assert start.given_slots is not None
+            own = given[:, :0] if spans is None else spans
+            slots = torch.cat([start.given_slots & absent(given, own, slots), slots], 1)
+            spans = torch.cat([given, own], 1)
         x = None
         if spans is not None:
             x = self.coordinates.encode(spans[:, None], encoding.lengths[:, None])
-        return ReverseState(sentence, slots, slots if masked else None, x)
+        count = 0 if given is None else given.shape[1]
+        return ReverseState(sentence, slots, slots if masked else None, x, count)
 
     def reverse(
         self,
@@ -125,13 +134,14 @@ class DenoisingNetwork(Network):
     ) -> Iterator[ReverseStep[Any]]:
         """Run γ denoising steps from Gaussian spans at T or from the spans of the state.
 
-        keys: [B] noise keys of the sentences; timestep: timestep of spans given by the caller;
+        keys: [B] noise keys of the sentences; timestep: replaces that of the settings;
         denoise: replaces the method `denoise`.
         """
-        device, count = state.slots.device, state.slots.shape[1]
+        device, given = state.slots.device, state.given
+        own = state.slots.shape[1] - given
 
         def noise(step: int) -> Tensor:
-            return to_device([span_noise(keys, settings.seed, step, count)], device)[0]
+            return to_device([span_noise(keys, settings.seed, step, own, given)], device)[0]
 
         if timestep is None:
             timestep = self.schedule.timesteps

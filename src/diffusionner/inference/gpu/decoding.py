@@ -69,7 +69,7 @@ class GraphedDecoding:
         settings: InferenceSettings,
     ) -> Candidates[Tensor] | None:
         """Return the network's candidates; None for a new shape, given spans and zero steps."""
-        if start.spans is not None or settings.steps == 0:
+        if start.given is not None or settings.steps == 0:
             return None
         masked = settings.spans == AUTO or start.is_ragged
         (sentences, words), spans = batch.first.shape, start.slots.shape[1]

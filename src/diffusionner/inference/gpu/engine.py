@@ -121,7 +121,7 @@ class GpuEngine:
         self, batch: Batch[np.ndarray], start: ReverseStart[np.ndarray], settings: InferenceSettings
     ) -> Pending:
         """Launch a batch. A network that is being trained returns to training mode."""
-        fixed = settings.spans != AUTO or settings.start != "candidates" or start.spans is not None
+        fixed = settings.spans != AUTO or settings.start != "candidates" or start.given is not None
         if fixed or not isinstance(self.running, DenoisingNetwork):
             return self._launch(batch, start, settings)
         expected = self.budget.expected(start.slots)
@@ -194,9 +194,7 @@ class GpuEngine:
             if lane.method is not None:
                 found = lane.method.candidates(encoding, batch, start, settings)
             if found is None:
-                (slots,) = to_device([start.slots], self.device)
-                spans = None if start.spans is None else to_device([start.spans], self.device)[0]
-                on_device = ReverseStart(slots, spans, start.timestep, start.is_ragged)
+                on_device = start.map(lambda array: to_device([array], self.device)[0])
                 found = self.running.candidates(encoding, batch.keys, on_device, settings)
             return fetch(found)
 

@@ -1,0 +1,120 @@
+"""The reverse process from spans that a caller gives, which are followed to where they end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from diffusionner.diffusion import Candidates, ReverseStart, Schedule, span_slots
+from diffusionner.errors import SettingsError
+from diffusionner.inference.engine import Engine, Pending
+from diffusionner.inference.stream import Chunk, Content, Item, PredictionTask
+from diffusionner.refinement import GivenSpans, LabelMap, PlacedSpan, SpanLike
+from diffusionner.settings import InferenceSettings, Settings
+
+# A text, its spans and, where texts are each other's context, its document
+RefineInput: TypeAlias = (
+    tuple[Content, Iterable[SpanLike]] | tuple[Content, Iterable[SpanLike], str | None]
+)
+
+REFINE_STEPS = 3  # by default; after one step, few spans are where the next would leave them
+
+
+@dataclass
+class RefinementTask(PredictionTask):
+    """Sentences to predict from given spans, alone or together with the model's candidates."""
+
+    given: Sequence[Sequence[PlacedSpan]] = ()  # for every sentence of the corpus
+    only: bool = False
+    timestep: int | None = None
+
+    def launch(self, engine: Engine, chosen: np.ndarray, settings: InferenceSettings) -> Pending:
+        """Start a batch of windows; its result is recorded in the given spans."""
+        batch = self.corpus.batch(chosen, (engine.subword_multiple, 1, 1, 1, 1))
+        slots = np.zeros((len(chosen), 0), dtype=bool)
+        if not self.only:
+            slots = span_slots(batch.lengths, settings.spans, settings.start)
+        rows = [self._inside(window) for window in chosen.tolist()]
+        count = max(1, *map(len, rows))
+        given = np.zeros((len(rows), count, 2), dtype=np.int64)
+        given_slots = np.zeros((len(rows), count), dtype=bool)
+        first, last = self.corpus.windows.offset[chosen], batch.lengths - 1
+        for i, row in enumerate(rows):
+            bounds = np.array([(span.left, span.right) for span in row]).reshape(-1, 2) - first[i]
+            given[i, : len(row)] = np.clip(bounds, 0, last[i])
+            # Of equal spans, the first stands for all; the others are denoised but not seen.
+            given_slots[i, np.unique(given[i, : len(row)], axis=0, return_index=True)[1]] = True
+        start = ReverseStart(slots, True, given, given_slots, self.timestep)
+        pending = engine.launch(batch, start, settings)
+
+        def wait() -> Candidates[np.ndarray]:
+            candidates = pending()
+            left, right = (x + first[:, None, None] for x in (candidates.left, candidates.right))
+            for i, row in enumerate(rows):
+                for slot, span in enumerate(row):
+                    ends = zip(left[i, :, slot].tolist(), right[i, :, slot].tolist(), strict=True)
+                    span.reached.update(pair for pair in ends if pair[0] <= pair[1])
+            return candidates
+
+        return wait
+
+    def _inside(self, window: int) -> list[PlacedSpan]:
+        """Return the given spans that have words in a window."""
+        windows = self.corpus.windows
+        first, words = int(windows.offset[window]), int(windows.words[window])
+        given = self.given[int(windows.sentence[window])]
+        return [span for span in given if span.left < first + words and span.right >= first]
+
+
+def default_steps(settings: Settings) -> int:
+    """Return the number of steps, unless the caller gives another."""
+    settings.require_denoising("refine")
+    return max(settings.inference.steps, min(REFINE_STEPS, settings.diffusion.timesteps))
+
+
+def refinement_tasks(
+    settings: Settings, only: bool, timestep: int | None
+) -> Callable[[Chunk], RefinementTask]:
+    """Check the settings; return what makes the task of a chunk."""
+    inference, timesteps = settings.inference, settings.diffusion.timesteps
+    if inference.start != "candidates" and not only:
+        raise SettingsError(
+            "given spans can be denoised together with candidates, but not with noise; pass "
+            "only=True, or start='candidates' if the model has an initializer"
+        )
+    if timestep is None:
+        schedule = Schedule(settings.diffusion.schedule, timesteps)
+        timestep = max(schedule.candidate_start, inference.steps)
+    if not inference.steps <= timestep <= timesteps:
+        raise SettingsError(
+            f"timestep={timestep} is not possible with steps={inference.steps}; expected "
+            f"{inference.steps} to {timesteps}"
+        )
+
+    def task(chunk: Chunk) -> RefinementTask:
+        given: list[Sequence[PlacedSpan]] = [()] * chunk.sentences.start  # none in the context
+        for item in chunk.items:
+            assert item.given is not None
+            given += item.given.placed
+        return RefinementTask(
+            chunk.corpus, chunk.sentences, given=given, only=only, timestep=timestep
+        )
+
+    return task
+
+
+def place_spans(
+    items: Iterable[RefineInput], labels: Sequence[str], label_map: LabelMap | None
+) -> Iterator[Item]:
+    """Yield the items with their spans placed in sentences."""
+    for number, (content, spans, *doc) in enumerate(items):
+        item = Item(content, doc[0] if doc else None, number)
+        length = len(content)
+        if item.parts and not isinstance(content, str):
+            length = item.parts[-1].ends[-1]
+        place = f"text {number}, "
+        item.given = GivenSpans(spans, length, item.parts, labels, label_map, place)
+        yield item
