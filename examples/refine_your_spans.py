@@ -3,13 +3,13 @@
 from diffusionner import DiffusionNER
 
 ner = DiffusionNER.from_pretrained("en")
-words = "Ada Lovelace wrote to Charles Babbage from London .".split()
+text = "Ada Lovelace wrote to Charles Babbage from London."
 
-# Rough proposals in words, end exclusive: "Ada", "to Charles Babbage", "London .".
-proposals = [(0, 1), (3, 6), (7, 9)]
-for start, end in proposals:
-    print("proposed:", " ".join(words[start:end]))
+# Rough proposals: "Ada", "to Charles Babbage" with a wrong label, "wrote".
+proposals = [(0, 3), (19, 37, "ORG"), (13, 18)]
 
-[entities] = ner.predict_tokens([words], from_spans=[proposals], steps=5)
-for entity in entities:
-    print("refined: ", " ".join(words[entity.start : entity.end]), entity.label)
+refined = ner.refine(text, proposals, only=True)
+for outcome in refined.outcomes:
+    given = text[outcome.given.start : outcome.given.end]
+    became = f"{outcome.entity.text} {outcome.entity.label}" if outcome.entity else ""
+    print(f"{given} was {outcome.change} {became}")

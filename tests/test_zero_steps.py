@@ -120,7 +120,7 @@ def test_given_spans_are_scored_as_they_are(ner, words, no_denoising):
     own = words[3]
     scores = scores_of(ner, own)
     given = [(left, left + width) for left in range(len(own) - 3) for width in (1, 3)]
-    (entities,) = ner.predict_tokens([own], from_spans=[given], steps=0)
+    entities = ner.refine(own, given, only=True, steps=0).entities
     typed = {span: alone(scores, span[0], span[1] - 1) for span in given}
     expected = {(*span, label) for span, (label, _) in typed.items() if label}
     assert set(spans(entities)) == expected and expected
