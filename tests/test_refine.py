@@ -168,6 +168,14 @@ def test_spans_are_extended_to_the_words_of_each_sentence(span, words):
     assert placed == words
 
 
+def test_no_entity_has_more_than_ten_sentences():
+    text = "It rained. " * 12
+    sentences = split_sentences(text)
+    spans = [(0, 11 * 10 - 1), (0, 11 * 10 + 1), (5, len(text))]
+    placed = GivenSpans(spans, len(text), sentences, []).placed
+    assert [[span.number for span in own] for own in placed] == [[0]] * 10 + [[]] * 2
+
+
 def test_spans_over_several_sentences(ner):
     """Each part is denoised; the outcome is the entity that covers the span best."""
     (outcome,) = outcomes = ner.refine(TEXT, [(36, 70)], only=True).outcomes

@@ -14,6 +14,7 @@ from diffusionner.text import TextSentence
 
 SpanLike: TypeAlias = Mapping[str, Any] | Sequence[Any]
 LabelMap: TypeAlias = Mapping[str, str | None]
+MAX_SENTENCES = 10  # no entity has so many
 FORMS = "(start, end), (start, end, label), an Entity, or a dict with start and end"
 
 
@@ -66,7 +67,8 @@ class GivenSpans:
     """The spans given for one text, placed in the words of its sentences.
 
     A span is extended to the words that it touches. One that lies in several sentences, which the
-    model reads one by one, has a part in each. One that touches no word has none, and is dropped.
+    model reads one by one, has a part in each. One that touches no word, or more sentences than
+    MAX_SENTENCES, has none and is dropped.
     """
 
     def __init__(
@@ -93,11 +95,10 @@ class GivenSpans:
             self.labels.append(_model_label(given.label, labels, label_map or {}, where))
         self.sentences = sentences
         self.placed: list[list[PlacedSpan]] = [[] for _ in sentences]
-        ends = [sentence.ends[-1] for sentence in sentences]
+        starts, ends = [s.starts[0] for s in sentences], [s.ends[-1] for s in sentences]
         for number, (start, end, _, _) in enumerate(self.spans):
-            for i in range(bisect_right(ends, start), len(sentences)):
-                if sentences[i].starts[0] >= end:
-                    break
+            touched = range(bisect_right(ends, start), bisect_left(starts, end))
+            for i in touched if len(touched) <= MAX_SENTENCES else ():
                 left = bisect_right(sentences[i].ends, start)
                 right = bisect_left(sentences[i].starts, end) - 1
                 if left <= right:

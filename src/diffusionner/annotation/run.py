@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
@@ -33,6 +33,7 @@ from diffusionner.annotation.writers import (
 )
 from diffusionner.corpus import Entities
 from diffusionner.errors import DataError, WriteError
+from diffusionner.refinement import GivenSpans
 from diffusionner.settings import Settings
 from diffusionner.storage import registry
 from diffusionner.storage.config import CARD, read_config
@@ -40,6 +41,7 @@ from diffusionner.storage.config import CARD, read_config
 if TYPE_CHECKING:
     from diffusionner.inference.pipeline import DiffusionNER
 
+OUTCOMES = "outcomes"
 Progress = Callable[[Position, int], None]  # called with what is on disk and the bytes read
 # Yields records in order with their entities, given the records and those before as context.
 Engine = Callable[[Iterator[Record], Sequence[Record]], Generator[Annotated, None, None]]
@@ -92,6 +94,38 @@ def annotate_records(
 
     for entities in islice(ner.stream(items(), **options), len(context), None):
         yield submitted.popleft(), entities
+
+
+def check_spans(
+    record: Record, field: str, labels: Sequence[str], label_map: Mapping[str, str | None]
+) -> None:
+    """Raise DataError if a record has no list of valid spans in a field."""
+    spans = record.fields.get(field)
+    if not isinstance(spans, list):
+        raise DataError(f'{record.place}: expected a list of spans in "{field}"')
+    GivenSpans(spans, len(record.content), [], labels, label_map, f"{record.place}: ")
+
+
+def refine_records(
+    ner: DiffusionNER,
+    options: dict[str, Any],
+    records: Iterable[Record],
+    field: str,
+    only: bool,
+    label_map: Mapping[str, str | None],
+) -> Iterator[tuple[Record, Entities]]:
+    """Refine the spans in a field of each record; the records get a field `outcomes`."""
+    submitted: deque[Record] = deque()
+
+    def items() -> Iterator[tuple[str | list[str], list[Any], str | None]]:
+        for record in records:
+            submitted.append(record)
+            yield record.content, record.fields[field], record.doc
+
+    for refined in ner.refine_pipe(items(), only, label_map=label_map, **options):
+        record = submitted.popleft()
+        record.fields[OUTCOMES] = [outcome.to_dict() for outcome in refined.outcomes]
+        yield record, refined.entities
 
 
 def annotate(

@@ -20,7 +20,7 @@ from diffusionner.cli.options import say
 from diffusionner.cli.show import show
 from diffusionner.corpus import Entities
 from diffusionner.drawing.html import write_page
-from diffusionner.errors import DataError, WriteError
+from diffusionner.errors import DataError, SettingsError, WriteError
 from diffusionner.files import check_writable, refuse_overwrite
 from diffusionner.formats.source import decode
 from diffusionner.storage.registry import DEFAULT
@@ -40,6 +40,20 @@ def predict(
     html_path: Annotated[
         Path | None, typer.Option("--html", help="Write a page that draws the entities.")
     ] = None,
+    refine: Annotated[
+        str | None,
+        typer.Option(metavar="FIELD", help="Refine the spans in this field of each input line."),
+    ] = None,
+    only: Annotated[
+        bool, typer.Option("--only", help="With --refine: only entities that the spans became.")
+    ] = False,
+    label_map: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="THEIRS=OURS",
+            help="With --refine: translate a label of the spans; THEIRS= drops it. Repeatable.",
+        ),
+    ] = None,
     model: options.Model = DEFAULT,
     *,
     inference: dict[str, Any],
@@ -56,6 +70,10 @@ def predict(
     offsets for text, word offsets for tokens, `end` exclusive. Neighbouring lines with the same
     `doc` are context for each other. Bad lines are reported and skipped; the exit status is then 1.
 
+    With `--refine FIELD`, each line has a list of spans in that field (`{"start", "end", "label"?}` or
+    `[start, end, label?]`). They are denoised together with the model's own candidates, or alone with
+    `--only`, and `outcomes` says what became of each: kept, moved, retyped or dropped.
+
     Examples:
 
     * `diffusionner predict "Ada Lovelace met Charles Babbage in London."`
@@ -64,11 +82,13 @@ def predict(
 
     * `diffusionner predict --model runs/model --input in.jsonl --output out.jsonl`
 
+    * `diffusionner predict --input in.jsonl --refine entities --only --label-map GPE=LOC`
+
     * `pdftotext paper.pdf - | diffusionner predict -`
 
     * `diffusionner predict --html found.html "Ada Lovelace met Charles Babbage in London."`
     """
-    from diffusionner.annotation.run import annotate_records
+    from diffusionner.annotation.run import annotate_records, check_spans, refine_records
     from diffusionner.inference.coverage import check_read
 
     if bool(texts) == bool(input_path):
@@ -83,6 +103,13 @@ def predict(
             refuse_overwrite(target, source)
             refuse_overwrite(partial_path(target), source)
     texts = [_read_stdin() if text == "-" else text for text in texts or ()]
+    if refine is None and (only or label_map):
+        raise SettingsError(
+            "--only and --label-map apply to --refine FIELD; add it, or leave them out"
+        )
+    if refine is not None and texts:
+        raise SettingsError("--refine reads spans from the lines of --input; leave out the texts")
+    mapping = _parse_labels(label_map or ())
     ner = options.load_model(model, device)
     errors = Console(stderr=True)
     sources = Sources([source], "jsonl")
@@ -93,10 +120,26 @@ def predict(
         hint = "; for plain text: diffusionner annotate - -" if first_is_plain else ""
         say(errors, message if source else message + hint)
 
+    def has_spans(record: Record) -> bool:
+        assert refine is not None
+        try:
+            check_spans(record, refine, ner.labels, mapping)
+        except DataError as error:
+            sources.skipped += 1
+            report(str(error))
+            return False
+        return True
+
     def results() -> Iterator[tuple[Record, Entities]]:
         given = (Record({"text": t}, t, None, f"text {n}") for n, t in enumerate(texts, 1))
         records = given if texts else sources.records(report)
-        for record, entities in annotate_records(ner, inference, records):
+        predicted: Iterator[tuple[Record, Entities]]
+        if refine is None:
+            predicted = annotate_records(ner, inference, records)
+        else:
+            usable = filter(has_spans, records)
+            predicted = refine_records(ner, inference, usable, refine, only, mapping)
+        for record, entities in predicted:
             try:
                 if strict:
                     check_read(entities, record.place)
@@ -123,6 +166,16 @@ def predict(
     if sources.skipped:
         say(errors, f"bad records skipped: {sources.skipped:,}")
         raise typer.Exit(1)
+
+
+def _parse_labels(pairs: Iterable[str]) -> dict[str, str | None]:
+    mapping = {}
+    for pair in pairs:
+        theirs, equals, ours = pair.partition("=")
+        if not theirs or not equals:
+            raise SettingsError(f"--label-map {pair}: expected THEIRS=OURS, for example GPE=LOC")
+        mapping[theirs] = ours or None
+    return mapping
 
 
 def _read_stdin() -> str:

@@ -370,7 +370,7 @@ class DiffusionNER:
             only: As in `refine`.
             label_map: Translates labels to those of the model; None drops a label, not the span.
             timestep: Timestep assigned to the spans; the default is a fifth of T.
-            **options: Inference settings, but for `spans`. The default is at least 3 steps.
+            **options: Inference settings. The default is at least 3 steps.
         """
         steps = default_steps(self.settings)
         if options.get("steps") is None:
