@@ -70,9 +70,9 @@ def predict(
     offsets for text, word offsets for tokens, `end` exclusive. Neighbouring lines with the same
     `doc` are context for each other. Bad lines are reported and skipped; the exit status is then 1.
 
-    With `--refine FIELD`, each line has a list of spans in that field (`{"start", "end", "label"?}` or
-    `[start, end, label?]`). They are denoised together with the model's own candidates, or alone with
-    `--only`, and `outcomes` says what became of each: kept, moved, retyped or dropped.
+    With `--refine FIELD`, each line has spans in that field (`{"start", "end", "label"?}` or
+    `[start, end, label?]`). They are denoised together with the model's own candidates, or with
+    `--only` alone, and `outcomes` says what became of each: kept, moved, retyped or dropped.
 
     Examples:
 
@@ -104,9 +104,7 @@ def predict(
             refuse_overwrite(partial_path(target), source)
     texts = [_read_stdin() if text == "-" else text for text in texts or ()]
     if refine is None and (only or label_map):
-        raise SettingsError(
-            "--only and --label-map apply to --refine FIELD; add it, or leave them out"
-        )
+        raise SettingsError("--only and --label-map belong to --refine FIELD; add it")
     if refine is not None and texts:
         raise SettingsError("--refine reads spans from the lines of --input; leave out the texts")
     mapping = _parse_labels(label_map or ())

@@ -35,7 +35,7 @@ from diffusionner.text import TextSentence, split_sentences
 
 # A text, the words of a sentence, or a text that is already split into sentences.
 Content: TypeAlias = str | Sequence[str] | Sequence[TextSentence]
-Inputs = Iterable[tuple[str | Sequence[str], str | None]]  # texts or words, and their documents
+Inputs = Iterable[tuple[Content, str | None]]  # with their documents
 # Batch sizes for "auto". Launching a batch on a GPU takes as long for few sentences as for many.
 CPU_BATCH, GPU_BATCH = 32, 256
 BUFFERED_BATCHES = 32  # sentences are sorted by length within this many batches

@@ -1,7 +1,9 @@
 """A spaCy component: `nlp.add_pipe("diffusionner", config={...})`.
 
 All entities, including nested ones, are written to `doc.spans[spans_key]` with their scores.
-The best set of them that do not overlap is also written to `doc.ents`.
+The best set of them that do not overlap is also written to `doc.ents`. With `refine`, the spans of
+an earlier component are denoised, and `doc.spans[spans_key].attrs["outcomes"]` says what became of
+each.
 """
 
 # No postponed annotations: older versions of spaCy read the types of the factory's arguments.
@@ -21,14 +23,17 @@ from spacy.language import Language
 from spacy.tokens import Doc, Span, SpanGroup
 
 from diffusionner.corpus import Entity
+from diffusionner.errors import SettingsError
 from diffusionner.inference.decoding import choose_spans
+from diffusionner.refinement import Outcome
 from diffusionner.storage import registry
 from diffusionner.storage.config import is_model, model_files, read_config
-from diffusionner.text import split_sentences
+from diffusionner.text import TextSentence, split_sentences
 
 if TYPE_CHECKING:
     from diffusionner.inference.pipeline import DiffusionNER
 
+ENTS = "ents"  # refine doc.ents
 _FOLDER = "model"  # within the component's folder of a saved pipeline
 
 
@@ -36,12 +41,26 @@ class SpacyComponent:
     """A pipeline component; the model is loaded on first use."""
 
     def __init__(
-        self, name: str, model: str | Path, spans_key: str, device: str | None, **options: Any
+        self,
+        name: str,
+        model: str | Path,
+        spans_key: str,
+        device: str | None,
+        refine: str | None = None,
+        only: bool = False,
+        label_map: dict[str, str | None] | None = None,
+        **options: Any,
     ) -> None:
+        """refine: whose spans to refine, "ents" or a key in doc.spans."""
+        if refine is None and (only or label_map):
+            raise SettingsError(f"{name}: only and label_map apply to refine; set it as well")
         self.name = name
         self.model = model
         self.spans_key = spans_key
         self.device = device
+        self.refine = refine
+        self.only = only
+        self.label_map = label_map
         self.options = options
         self._ner: DiffusionNER | None = None
         self._unpacked: TemporaryDirectory[str] | None = None
@@ -67,37 +86,43 @@ class SpacyComponent:
 
     def pipe(self, stream: Iterable[Doc], *, batch_size: int = 128) -> Iterator[Doc]:
         """Annotate docs; sentences of many docs share the model's batches."""
-        pending: deque[tuple[Doc, list[list[int]]]] = deque()  # not annotated yet
+        pending: deque[Doc] = deque()  # not annotated yet
 
-        def items() -> Iterator[tuple[list[str], str]]:
+        def items() -> Iterator[tuple[list[TextSentence], str]]:
             for number, doc in enumerate(stream):
-                sentences = _sentences(doc)
-                pending.append((doc, sentences))
-                for sentence in sentences:
-                    yield [doc[i].text for i in sentence], str(number)
+                pending.append(doc)
+                yield _sentences(doc), str(number)
 
-        found: list[Sequence[Entity]] = []  # per sentence of the first pending doc
-        for entities in self.ner.stream(items(), **self.options):
-            while not pending[0][1]:
-                yield self._annotate(*pending.popleft(), [])
-            found.append(entities)
-            if len(found) == len(pending[0][1]):
-                yield self._annotate(*pending.popleft(), found)
-                found = []
-        while pending:
-            yield self._annotate(*pending.popleft(), [])
+        if self.refine is None:
+            for entities in self.ner.stream(items(), **self.options):
+                yield self._annotate(pending.popleft(), entities)
+            return
+        given = ((sentences, self._given(pending[-1]), doc) for sentences, doc in items())
+        mapping = self.label_map
+        for refined in self.ner.refine_pipe(given, self.only, label_map=mapping, **self.options):
+            doc = pending.popleft()
+            if self.refine == ENTS:
+                doc.ents = []  # replaced by what they became
+            yield self._annotate(doc, *refined)
+
+    def _given(self, doc: Doc) -> list[tuple[int, int, str | None]]:
+        assert self.refine is not None
+        spans = doc.ents if self.refine == ENTS else doc.spans.get(self.refine, [])
+        return [(span.start, span.end, span.label_ or None) for span in spans]
 
     def _annotate(
-        self, doc: Doc, sentences: list[list[int]], found: Sequence[Sequence[Entity]]
+        self, doc: Doc, entities: Sequence[Entity], outcomes: Sequence[Outcome] = ()
     ) -> Doc:
-        scored: list[tuple[Span, float]] = []
-        for sentence, entities in zip(sentences, found, strict=True):
-            for entity in entities:
-                first, last = sentence[entity.start], sentence[entity.end - 1]
-                scored.append((Span(doc, first, last + 1, label=entity.label), entity.score))
-        scores = np.array([score for _, score in scored], dtype=np.float32)
+        scored = [(Span(doc, e.start, e.end, label=e.label), e.score) for e in entities]
+        attrs: dict[str, Any] = {"scores": np.array([s for _, s in scored], dtype=np.float32)}
+        if self.refine is not None:
+            place = {id(entity): number for number, entity in enumerate(entities)}
+            attrs["outcomes"] = [
+                {**given._asdict(), "change": change, "entity": place.get(id(entity))}
+                for given, change, entity in outcomes
+            ]
         doc.spans[self.spans_key] = SpanGroup(
-            doc, name=self.spans_key, attrs={"scores": scores}, spans=[span for span, _ in scored]
+            doc, name=self.spans_key, attrs=attrs, spans=[span for span, _ in scored]
         )
         doc.ents = [*doc.ents, *self._flat(scored, doc.ents)]
         return doc
@@ -158,22 +183,27 @@ def create(
     steps: int | None = None,
     overlap: str | None = None,
     batch_size: int | None = None,
+    refine: str | None = None,
+    only: bool = False,
+    label_map: dict[str, str | None] | None = None,
 ) -> SpacyComponent:
     """Create the component; None keeps the model's setting."""
-    options = {"threshold": threshold, "steps": steps, "overlap": overlap}
-    return SpacyComponent(name, model, spans_key, device, **options, batch_size=batch_size)
+    options = {"threshold": threshold, "steps": steps, "overlap": overlap, "batch_size": batch_size}
+    return SpacyComponent(name, model, spans_key, device, refine, only, label_map, **options)
 
 
-def _sentences(doc: Doc) -> list[list[int]]:
-    """Return the tokens of each sentence without white space; uses the doc's sentences if set."""
+def _sentences(doc: Doc) -> list[TextSentence]:
+    """Return the sentences without white space, in tokens; uses the doc's sentences if set."""
     if doc.has_annotation("SENT_START"):
         starts = [sentence.start for sentence in doc.sents]
     else:
         offsets = [token.idx for token in doc]
         begins = [part.starts[0] for part in split_sentences(doc.text)]
         starts = [bisect_right(offsets, begin) - 1 for begin in begins]
-    sentences = [
-        [i for i in range(start, end) if not doc[i].is_space]
-        for start, end in pairwise([*starts, len(doc)])
-    ]
-    return [sentence for sentence in sentences if sentence]
+    sentences = []
+    for start, end in pairwise([*starts, len(doc)]):
+        tokens = [i for i in range(start, end) if not doc[i].is_space]
+        words = [doc[i].text for i in tokens]
+        if words:
+            sentences.append(TextSentence(words, tokens, [i + 1 for i in tokens]))
+    return sentences
