@@ -13,6 +13,7 @@ from benchmarks import (
     messy,
     page_screenshots,
     profile_parts,
+    refine,
     serve_load,
     service_work,
     speed,
@@ -43,6 +44,7 @@ app.command("spacy")(compare_spacy.compare_spacy)
 app.command("serve")(serve_load.serve_load)
 app.command("work")(service_work.service_work)
 app.command("convert")(convert_large.convert_large)
+app.command("refine")(refine.refine)
 app.command("flat")(flat_views.flat_views)
 app.command("attack-inputs")(inputs.attack_inputs)
 app.command("card")(command.card)

@@ -10,6 +10,8 @@ from corpora import EXCERPT
 
 from benchmarks import shapes
 from benchmarks.cli import main
+from benchmarks.refine import jittered
+from diffusionner.corpus import Sentence, Span
 from models import lively_model
 
 
@@ -21,7 +23,8 @@ def run(cli):
 @pytest.fixture(scope="module")
 def model(encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("lively") / "model"
-    changes = ("encoder.max_subwords=128", "decoder.initializer=types")
+    start = "inference.start=candidates"
+    changes = ("encoder.max_subwords=128", "decoder.initializer=types", start)
     lively_model(encoder_folder, *changes).save_pretrained(folder)
     return folder
 
@@ -74,6 +77,30 @@ def test_convert(run):
     result = run("convert", "--sentences", 300, "--to", "conll")
     assert result.status == 0, result.err
     assert "300 sentences" in result.out and "peak" in result.out
+
+
+def test_refine(run, model):
+    arguments = ("--data", EXCERPT, "--dictionary", EXCERPT, "--sentences", 9, "--steps", 1)
+    result = run("refine", "--model", model, *arguments, "--steps", 2)
+    assert result.status == 0, result.err
+    rows = [line.split(" | ") for line in result.out.splitlines() if "| jittered" in line]
+    assert [row[2] for row in rows] == ["1", "2"] and all("moved" in row[5] for row in rows)
+    assert sum("| dictionary" in line for line in result.out.splitlines()) == 2
+
+
+def test_jitter():
+    words = "Ada Lovelace met Charles Babbage in London today .".split()
+    gold = [Sentence(words, [Span(0, 2, "PER"), Span(6, 7, "LOC")])] * 50 + [Sentence(["Rome"])]
+    moved = jittered(gold, ["LOC", "PER"], seed=1)
+    assert moved == jittered(gold, ["LOC", "PER"], seed=1) != jittered(gold, ["LOC", "PER"], 2)
+    pairs = [
+        p for s, own in zip(gold, moved, strict=True) for p in zip(s.entities, own, strict=True)
+    ]
+    for before, after in pairs:
+        assert before[:2] != after[:2] and before.start < after.end and after.start < before.end
+        assert max(abs(before.start - after.start), abs(before.end - after.end)) <= 3
+    assert 5 < sum(before.label != after.label for before, after in pairs) < 40
+    assert moved[-1] == []
 
 
 def test_spacy_pipeline_is_missing(refused, model):

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import spacy
+from services import Client, running
 from spacy.tokens import Doc, DocBin
 
 from diffusionner import DiffusionNER
 from diffusionner.errors import DataError, SettingsError
+from diffusionner.service.limits import Limits
+from diffusionner.service.worker import Predictor
 from models import lively_model, written
 
 TEXT = "Ada Lovelace met Charles Babbage in London.  They talked about engines."
@@ -161,3 +165,104 @@ def test_spacy_settings_of_refine(model):
     nlp = spacy_pipeline(model, refine="ents", label_map={})
     with pytest.raises(DataError, match="span 0: unknown label 'PERSON'; the model knows: FAC"):
         nlp(TEXT)
+
+
+# --- The service --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def client(ner: DiffusionNER) -> Iterator[Client]:
+    with running(Predictor(ner)) as client:
+        yield client
+
+
+def refine(client: Client, *texts: tuple[str, list], status: int = 200, **options: object) -> dict:
+    items = [{"text": text, "spans": spans} for text, spans in texts]
+    response = client.post("/v1/refine", json={"texts": items, **options})
+    assert response.status_code == status, response.text
+    return response.json()
+
+
+def dicts(*spans: tuple) -> list[dict]:
+    return [dict(zip(("start", "end", "label"), span, strict=False)) for span in spans]
+
+
+@pytest.mark.parametrize("only", [True, False])
+def test_the_service_refines_spans(client, ner, only):
+    given = dicts((0, 12, "PERSON"), (36, 49), (63, 70, "GPE"))
+    texts = [(TEXT, given), ("", []), (TEXT, []), (TEXT * 20, given)]
+    options = {"only": only, "label_map": {"PERSON": "PER"}, "overlap": "nested"}
+    found = refine(client, *texts, **options)
+    for (text, spans), result in zip(texts, found["results"], strict=True):
+        expected = ner.refine(text, spans, **options)
+        assert result["text"] == text
+        assert [(e["start"], e["end"], e["label"]) for e in result["entities"]] == [
+            e[:3] for e in expected.entities
+        ]
+        outcomes = [(o["given"], o["change"]) for o in result["outcomes"]]
+        assert outcomes == [(o.to_dict()["given"], o.change) for o in expected.outcomes]
+        for one, other in zip(result["outcomes"], expected.outcomes, strict=True):
+            assert (one["entity"] or {}).get("text") == (other.entity and other.entity.text)
+    assert not only or not found["results"][2]["entities"]
+
+
+def test_the_service_refines_entities_of_the_service(client):
+    """Results of /v1/entities can be posted back; only what became of one type is returned."""
+    results = client.entities(TEXT).json()["results"]
+    spans = [(one["text"], one["entities"]) for one in results]
+    labels = {entity["label"] for entity in results[0]["entities"]}
+    one, *others = sorted(labels)
+    assert others
+    found = refine(client, *spans, labels=[one], steps=2, threshold=0.1)["results"][0]
+    assert len(found["outcomes"]) == len(results[0]["entities"]) > 3
+    assert {entity["label"] for entity in found["entities"]} == {one}
+    assert {o["entity"]["label"] for o in found["outcomes"] if o["entity"]} > {one}
+
+
+def test_the_service_sends_lines(client):
+    items = [{"text": TEXT, "spans": dicts((0, 3))}, {"text": "Rome", "spans": []}]
+    headers = {"accept": "application/x-ndjson"}
+    response = client.post("/v1/refine", json={"texts": items}, headers=headers)
+    first, second = map(json.loads, response.text.splitlines())
+    assert first["outcomes"] and first["text"] == TEXT and second["outcomes"] == []
+
+
+def test_long_sentences_are_refined_in_shares(ner, monkeypatch):
+    """The spans keep what they reached in earlier shares."""
+    monkeypatch.setattr("diffusionner.service.job.BATCH_WORK", 20.0)
+    text = " ".join(["Ada met Charles in London and"] * 40)
+    spans = dicts(*((start, start + 11, "PER") for start in range(0, len(text) - 20, 30)))
+    with running(Predictor(ner)) as client:
+        (found,) = refine(client, (text, spans), only=True)["results"]
+    expected = ner.refine(text, spans, only=True)
+    assert [o["change"] for o in found["outcomes"]] == [o.change for o in expected.outcomes]
+    assert [e["text"] for e in found["entities"]] == [e.text for e in expected.entities] != []
+
+
+@pytest.mark.parametrize(
+    ("spans", "options", "code", "message"),
+    [
+        (dicts((0, 3), (0, 900)), {}, "invalid_span", "texts[1]: span 1: [0, 900) is empty or"),
+        (dicts((3, 3)), {}, "invalid_span", "texts[1]: span 0: [3, 3) is empty"),
+        (dicts((0, 3, "X")), {}, "invalid_span", "unknown label 'X'; the model knows: FAC"),
+        (dicts((-1, 3)), {}, "invalid", "greater than or equal to 0"),
+        ([{"start": 0}], {}, "invalid", "Field required"),
+        (dicts(("0", 3)), {}, "invalid", "valid integer"),
+        (dicts((0, 3)) * 1001, {}, "too_many_texts", "at most 1000 items"),
+        ([], {"steps": 0}, "invalid", "greater than or equal to 1"),
+        ([], {"only": "yes"}, "invalid", "valid boolean"),
+        ([], {"labels": ["X"]}, "unknown_label", "no such type"),
+    ],
+)
+def test_bad_requests_to_refine(client, spans, options, code, message):
+    error = refine(client, (TEXT, []), (TEXT, spans), status=422, **options)["error"]
+    assert error["code"] == code and message in error["message"]
+
+
+def test_given_spans_are_work(ner):
+    """A request with many spans is refused as one with many candidates is."""
+    spans = dicts((0, 12)) * 1000
+    with running(Predictor(ner), Limits(work=2)) as client:
+        assert refine(client, (TEXT, spans[:100]), only=True)["results"]
+        error = refine(client, *[(TEXT, spans)] * 9, status=422)["error"]
+        assert error["code"] == "too_much_work"

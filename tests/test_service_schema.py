@@ -23,17 +23,19 @@ QUICK = settings(
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-UNDESCRIBED = ("too_much_work", "no_such_sentence", "sentence_too_long")
+UNDESCRIBED = ("invalid_span", "too_much_work", "no_such_sentence", "sentence_too_long")
 
 
 @pytest.fixture(scope="module")
 def client(encoder_folder: Path) -> Iterator[Client]:
-    with running(Predictor(lively_model(encoder_folder)), Limits(receive=2)) as client:
+    changes = ("decoder.initializer=spans", "inference.start=candidates")
+    model = lively_model(encoder_folder, *changes)
+    with running(Predictor(model), Limits(receive=2)) as client:
         yield client
 
 
 @pytest.mark.parametrize("mode", ["positive", "negative"])
-@pytest.mark.parametrize("path", ["/v1/entities", "/v1/steps"])
+@pytest.mark.parametrize("path", ["/v1/entities", "/v1/refine", "/v1/steps"])
 def test_posts_match_the_description(client, path, mode):
     """Valid requests are answered, others refused, all as described."""
     described = schemathesis.openapi.from_url(f"{client.base_url}/openapi.json")
@@ -59,7 +61,7 @@ def test_gets_match_the_description(client, path):
 def test_description(client):
     paths = client.get("/openapi.json").json()["paths"]
     assert set(paths) == {
-        "/v1/entities", "/v1/steps", "/v1/models", "/healthz", "/readyz", "/metrics",
+        "/v1/entities", "/v1/refine", "/v1/steps", "/v1/models", "/healthz", "/readyz", "/metrics",
     }  # fmt: skip
     body = paths["/v1/entities"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert body["properties"]["texts"]["maxItems"] == 1000

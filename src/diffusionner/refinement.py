@@ -9,11 +9,13 @@ from operator import index
 from typing import Any, NamedTuple, TypeAlias
 
 from diffusionner.corpus import Entities, Entity
-from diffusionner.errors import DataError
+from diffusionner.errors import DataError, SettingsError
+from diffusionner.settings import Settings
 from diffusionner.text import TextSentence
 
 SpanLike: TypeAlias = Mapping[str, Any] | Sequence[Any]
 LabelMap: TypeAlias = Mapping[str, str | None]
+REFINE_STEPS = 3  # by default; after one step, few spans are where the next would leave them
 MAX_SENTENCES = 10  # no entity has so many
 FORMS = "(start, end), (start, end, label), an Entity, or a dict with start and end"
 
@@ -122,6 +124,21 @@ class GivenSpans:
         if only:
             entities[:] = [e for e in entities if any(e is one.entity for one in outcomes)]
         return Refinement(entities, outcomes)
+
+
+def refinement_settings(settings: Settings, options: Mapping[str, Any], only: bool) -> Settings:
+    """Return a model's settings with the inference settings of a refinement."""
+    settings.require_denoising("refine")
+    if options.get("steps") is None:
+        steps = min(REFINE_STEPS, settings.diffusion.timesteps)
+        options = {**options, "steps": max(settings.inference.steps, steps)}
+    settings = settings.with_inference(options)
+    if settings.inference.start != "candidates" and not only:
+        raise SettingsError(
+            "given spans can be denoised together with candidates, but not with noise; pass "
+            "only=True, or start='candidates' if the model has an initializer"
+        )
+    return settings
 
 
 def _outcome(given: GivenSpan, label: str | None, found: list[Entity]) -> Outcome:

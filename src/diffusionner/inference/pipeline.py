@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,16 +12,10 @@ from diffusionner.batching import EncodedCorpus
 from diffusionner.batching.subwords import SubwordTokenizer
 from diffusionner.corpus import Entities, Sentence, Span
 from diffusionner.errors import CheckpointError, SettingsError, nearest
-from diffusionner.inference import pickling, self_test
+from diffusionner.inference import pickling, refining, self_test
 from diffusionner.inference.coverage import refuse_unread
 from diffusionner.inference.decoding import DecodedEntity, ScoreRule, to_spans
 from diffusionner.inference.engine import Engine
-from diffusionner.inference.refining import (
-    RefineInput,
-    default_steps,
-    place_spans,
-    refinement_tasks,
-)
 from diffusionner.inference.stream import (
     ChunkReader,
     Inputs,
@@ -33,7 +28,7 @@ from diffusionner.inference.stream import (
     separate_documents,
 )
 from diffusionner.inference.trajectory import Trajectory, trajectories
-from diffusionner.refinement import LabelMap, Refinement, SpanLike
+from diffusionner.refinement import LabelMap, Refinement, SpanLike, refinement_settings
 from diffusionner.settings import InferenceSettings, Settings
 from diffusionner.storage import registry
 from diffusionner.storage.calibration import Calibration, load_calibration
@@ -355,7 +350,7 @@ class DiffusionNER:
 
     def refine_pipe(
         self,
-        items: Iterable[RefineInput],
+        items: Iterable[refining.RefineInput],
         only: bool = False,
         *,
         label_map: LabelMap | None = None,
@@ -372,13 +367,11 @@ class DiffusionNER:
             timestep: Timestep assigned to the spans; the default is a fifth of T.
             **options: Inference settings. The default is at least 3 steps.
         """
-        steps = default_steps(self.settings)
-        if options.get("steps") is None:
-            options = {**options, "steps": steps}
-        settings = self._with_options(options)
-        inference, make_task = settings.inference, refinement_tasks(settings, only, timestep)
+        settings = refinement_settings(self.settings, options, only)
+        first, inference = refining.start_timestep(settings, timestep), settings.inference
+        make_task = partial(refining.refinement_task, only=only, timestep=first)
         size, rule = batch_size(self.engine, inference), self.score_rule(inference)
-        placed = place_spans(items, self.labels, label_map)
+        placed = refining.place_spans(items, self.labels, label_map)
         reader = ChunkReader(placed, size, self.subwords, self.settings.encoder)
         predicted = predict_stream(self.engine, reader, inference, rule, make_task)
         return (item.given.refinement(entities, only) for item, entities in predicted if item.given)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -19,8 +19,6 @@ from diffusionner.settings import InferenceSettings, Settings
 RefineInput: TypeAlias = (
     tuple[Content, Iterable[SpanLike]] | tuple[Content, Iterable[SpanLike], str | None]
 )
-
-REFINE_STEPS = 3  # by default; after one step, few spans are where the next would leave them
 
 
 @dataclass
@@ -69,41 +67,26 @@ class RefinementTask(PredictionTask):
         return [span for span in given if span.left < first + words and span.right >= first]
 
 
-def default_steps(settings: Settings) -> int:
-    """Return the number of steps, unless the caller gives another."""
-    settings.require_denoising("refine")
-    return max(settings.inference.steps, min(REFINE_STEPS, settings.diffusion.timesteps))
-
-
-def refinement_tasks(
-    settings: Settings, only: bool, timestep: int | None
-) -> Callable[[Chunk], RefinementTask]:
-    """Check the settings; return what makes the task of a chunk."""
-    inference, timesteps = settings.inference, settings.diffusion.timesteps
-    if inference.start != "candidates" and not only:
-        raise SettingsError(
-            "given spans can be denoised together with candidates, but not with noise; pass "
-            "only=True, or start='candidates' if the model has an initializer"
-        )
+def start_timestep(settings: Settings, timestep: int | None = None) -> int:
+    """Return the timestep of the first step, checked; the default is that of candidates."""
+    steps, timesteps = settings.inference.steps, settings.diffusion.timesteps
     if timestep is None:
-        schedule = Schedule(settings.diffusion.schedule, timesteps)
-        timestep = max(schedule.candidate_start, inference.steps)
-    if not inference.steps <= timestep <= timesteps:
+        return max(Schedule(settings.diffusion.schedule, timesteps).candidate_start, steps)
+    if not steps <= timestep <= timesteps:
         raise SettingsError(
-            f"timestep={timestep} is not possible with steps={inference.steps}; expected "
-            f"{inference.steps} to {timesteps}"
+            f"timestep={timestep} is not possible with steps={steps}; expected {steps} to "
+            f"{timesteps}"
         )
+    return timestep
 
-    def task(chunk: Chunk) -> RefinementTask:
-        given: list[Sequence[PlacedSpan]] = [()] * chunk.sentences.start  # none in the context
-        for item in chunk.items:
-            assert item.given is not None
-            given += item.given.placed
-        return RefinementTask(
-            chunk.corpus, chunk.sentences, given=given, only=only, timestep=timestep
-        )
 
-    return task
+def refinement_task(chunk: Chunk, only: bool, timestep: int) -> RefinementTask:
+    """Return the task of a chunk whose items have given spans."""
+    given: list[Sequence[PlacedSpan]] = [()] * chunk.sentences.start  # none in the context
+    for item in chunk.items:
+        assert item.given is not None
+        given += item.given.placed
+    return RefinementTask(chunk.corpus, chunk.sentences, given=given, only=only, timestep=timestep)
 
 
 def place_spans(

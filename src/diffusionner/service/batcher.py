@@ -14,10 +14,13 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import zip_longest
+from typing import TypeAlias
 
 from diffusionner.errors import DiffusionNERError
+from diffusionner.refinement import GivenSpans
 from diffusionner.service.api_errors import ApiError, failed, not_loaded, too_much_work
 from diffusionner.service.job import Document, Job, Part
 from diffusionner.service.limits import (
@@ -37,9 +40,10 @@ from diffusionner.service.metrics import Metrics
 from diffusionner.service.model_process import ModelProcess
 from diffusionner.service.work import WorkEstimate
 from diffusionner.service.worker import ModelInfo
-from diffusionner.text import split_sentences
+from diffusionner.text import TextSentence, split_sentences
 
 log = logging.getLogger("diffusionner.service")
+Place: TypeAlias = Callable[[Sequence[TextSentence]], GivenSpans]
 
 
 class Lane:
@@ -143,21 +147,26 @@ class Batcher:
 
     # --- Admission ------------------------------------------------------------------------------
 
-    async def read(self, text: str, estimate: WorkEstimate) -> Document:
-        """Split a text into sentences and estimate the work of each."""
+    async def read(self, text: str, estimate: WorkEstimate, place: Place | None = None) -> Document:
+        """Split a text into sentences and estimate the work of each; place its given spans."""
         if len(text) <= SPLIT_CHARACTERS:
-            return _read(text, estimate)
+            return _read(text, estimate, place)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self.splitter, _read, text, estimate)
+        return await loop.run_in_executor(self.splitter, _read, text, estimate, place)
 
-    async def read_all(self, texts: Sequence[str], estimate: WorkEstimate) -> list[Document]:
-        """Read texts; raise ApiError as soon as they are too much work."""
+    async def read_all(
+        self, texts: Sequence[str], estimate: WorkEstimate, places: Iterable[Place] = ()
+    ) -> list[Document]:
+        """Read texts; raise ApiError as soon as they are too much work.
+
+        places: for each text, what places its given spans.
+        """
         limit = self.limits.work * self.best_rate * self.backends
         documents: list[Document] = []
         total = 0.0
-        for text in texts:
+        for text, place in zip_longest(texts, places):
             await asyncio.sleep(0)  # other requests run between short texts, too
-            document = await self.read(text, estimate)
+            document = await self.read(text, estimate, place)
             documents.append(document)
             total += sum(document.work)
             if total > limit:
@@ -281,6 +290,8 @@ class Batcher:
         self.metrics.batch_seconds.observe(seconds)
 
 
-def _read(text: str, estimate: WorkEstimate) -> Document:
+def _read(text: str, estimate: WorkEstimate, place: Place | None) -> Document:
     sentences = split_sentences(text)
-    return Document(text, sentences, list(estimate.of_sentences(sentences)))
+    given = None if place is None else place(sentences)
+    counts = None if given is None else [len(placed) for placed in given.placed]
+    return Document(text, sentences, list(estimate.of_sentences(sentences, counts)), given)

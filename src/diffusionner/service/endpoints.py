@@ -6,12 +6,15 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from diffusionner.errors import DataError, SettingsError
+from diffusionner.refinement import GivenSpans, refinement_settings
 from diffusionner.service.api_errors import ApiError, client_gone, timed_out, too_much_work
 from diffusionner.service.job import Document, Job
 from diffusionner.service.limits import Limits
@@ -25,6 +28,8 @@ from diffusionner.service.schema import (
     Model,
     Models,
     Options,
+    RefineRequest,
+    RefineResponse,
     StepsRequest,
     StepsResponse,
     with_limits,
@@ -49,6 +54,7 @@ ERRORS = {
 def make_router(service: Service) -> APIRouter:
     limits = service.limits
     entities_request = with_limits(EntitiesRequest, limits)
+    refine_request = with_limits(RefineRequest, limits)
     steps_request = with_limits(StepsRequest, limits)
     router = APIRouter()
 
@@ -76,11 +82,53 @@ def make_router(service: Service) -> APIRouter:
             found = document.entities(document.results, service.model.labels, parsed.labels)
             return _json({"text": document.text, "entities": found})
 
-        if NDJSON in request.headers.get("accept", ""):
-            return LinesResponse(service, job, encode)
-        results = b",".join(map(encode, await _wait(service, request, job)))
-        head = b'{"model":' + _json(service.name) + b',"results":['
-        return Response(head + results + b"]}", media_type="application/json")
+        return await _respond(service, request, job, encode)
+
+    @router.post(
+        "/v1/refine",
+        response_class=Response,
+        responses=_responses(RefineResponse, *ERRORS, ndjson=True),
+        openapi_extra=_request_body(refine_request),
+    )
+    async def refine(request: Request) -> Response:
+        """Denoise the spans given for texts, and report what became of each.
+
+        With `Accept: application/x-ndjson`, as for /v1/entities.
+        """
+        parsed = await read_body(request, refine_request, limits)
+        model, only = service.model, parsed.only
+        try:
+            settings = refinement_settings(model.settings, parsed.inference_options(), only)
+        except SettingsError as error:
+            raise ApiError(422, "invalid", str(error)) from None
+        check_options(parsed, model)
+        options = {**parsed.inference_options(), "steps": settings.inference.steps}
+        estimate = WorkEstimate(model.settings, options, model.word_limits, only)
+        places = (
+            partial(
+                GivenSpans,
+                [span.model_dump() for span in one.spans],
+                len(one.text),
+                labels=model.labels,
+                label_map=parsed.label_map,
+                place=f"texts[{number}]: ",
+            )
+            for number, one in enumerate(parsed.texts)
+        )
+        try:
+            texts = [one.text for one in parsed.texts]
+            documents = await service.batcher.read_all(texts, estimate, places)
+        except DataError as error:
+            raise ApiError(422, "invalid_span", str(error)) from None
+        operation = Operation("refine", (*options.items(), ("only", only)))
+        job = Job(operation, documents, estimate.batch)
+        await service.batcher.submit(job)
+
+        def encode(document: Document) -> bytes:
+            refined = document.refinement(model.labels, parsed.labels, only)
+            return _json({"text": document.text, **refined})
+
+        return await _respond(service, request, job, encode)
 
     @router.post(
         "/v1/steps",
@@ -161,8 +209,20 @@ def _responses(model: Any, *errors: int, ndjson: bool = False) -> dict[int | str
 
 
 def _request_body(model: type[Options]) -> dict[str, Any]:
-    content = {"application/json": {"schema": model.model_json_schema()}}
+    schema = model.model_json_schema()
+    content = {"application/json": {"schema": _inline(schema, schema.pop("$defs", {}))}}
     return {"requestBody": {"required": True, "content": content}}
+
+
+def _inline(schema: Any, definitions: dict[str, Any]) -> Any:
+    """Replace references, which are relative to the whole description, by what they refer to."""
+    if isinstance(schema, list):
+        return [_inline(one, definitions) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return _inline(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+    return {name: _inline(one, definitions) for name, one in schema.items()}
 
 
 def _choose_sentence(
@@ -185,6 +245,17 @@ def _choose_sentence(
             "steps or spans"
         )
     document.choose(number)
+
+
+async def _respond(
+    service: Service, request: Request, job: Job, encode: Callable[[Document], bytes]
+) -> Response:
+    """Send the results of all texts, at once or line by line."""
+    if NDJSON in request.headers.get("accept", ""):
+        return LinesResponse(service, job, encode)
+    results = b",".join(map(encode, await _wait(service, request, job)))
+    head = b'{"model":' + _json(service.name) + b',"results":['
+    return Response(head + results + b"]}", media_type="application/json")
 
 
 async def _wait(service: Service, request: Request, job: Job) -> list[Document]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from diffusionner.corpus import Entity
+from diffusionner.corpus import Entities, Entity
+from diffusionner.refinement import GivenSpans
 from diffusionner.service.limits import BATCH_WORK, PART_WORK
 from diffusionner.service.worker import Found, Operation, Slice
 from diffusionner.text import TextSentence
@@ -18,11 +19,18 @@ from diffusionner.text import TextSentence
 class Document:
     """One text: its sentences and, as they are computed, what was found in them."""
 
-    def __init__(self, text: str, sentences: list[TextSentence], work: list[float]) -> None:
-        """work: of each sentence."""
+    def __init__(
+        self,
+        text: str,
+        sentences: list[TextSentence],
+        work: list[float],
+        given: GivenSpans | None = None,
+    ) -> None:
+        """work: of each sentence; given: spans to refine."""
         self.text = text
         self.sentences = sentences
         self.work = work
+        self.given = given
         self.chosen = range(len(sentences))  # the sentences to compute
         self.missing = len(sentences)
         self.results: list[Any] = [()] * len(sentences)
@@ -37,14 +45,29 @@ class Document:
         self, found: Sequence[Found], labels: Sequence[str], wanted: Sequence[str] | None
     ) -> list[dict[str, Any]]:
         """Return entities of these types; found: entities of each sentence, in words."""
-        entities = []
+        return _to_dicts(self._in_characters(found, labels), wanted)
+
+    def refinement(
+        self, labels: Sequence[str], wanted: Sequence[str] | None, only: bool
+    ) -> dict[str, Any]:
+        """Return entities of these types, and what became of each given span."""
+        assert self.given is not None
+        found = self._in_characters(self.results, labels)
+        entities, outcomes = self.given.refinement(Entities(found), only)
+        return {
+            "entities": _to_dicts(entities, wanted),
+            "outcomes": [outcome.to_dict() for outcome in outcomes],
+        }
+
+    def _in_characters(self, found: Sequence[Found], labels: Sequence[str]) -> Iterator[Entity]:
         for sentence, rows in zip(self.sentences, found, strict=True):
             for left, right, type_id, _, score, _ in rows:
-                if wanted is None or labels[type_id] in wanted:
-                    start, end = sentence.starts[left], sentence.ends[right]
-                    entity = Entity(start, end, labels[type_id], score, self.text[start:end])
-                    entities.append(entity.to_dict())
-        return entities
+                start, end = sentence.starts[left], sentence.ends[right]
+                yield Entity(start, end, labels[type_id], score, self.text[start:end])
+
+
+def _to_dicts(entities: Iterable[Entity], wanted: Sequence[str] | None) -> list[dict[str, Any]]:
+    return [e.to_dict() for e in entities if wanted is None or e.label in wanted]
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +88,8 @@ class Part:
         first = max(0, self.first - context)
         sentences = [s.words for s in self.document.sentences[first : self.last + context]]
         chosen = (self.first - first, self.last - first)
-        return Slice(sentences, *chosen, self.share, self.shares, self.found)
+        given = self.document.given.placed[self.first : self.last] if self.document.given else ()
+        return Slice(sentences, *chosen, self.share, self.shares, self.found, given)
 
 
 class Job:
@@ -101,7 +125,7 @@ class Job:
 
     def _part(self, document: Document, first: int, last: int, work: float) -> Part:
         # Only a sentence of many windows, or with many steps and spans, exceeds a batch.
-        shares = max(1, round(work / BATCH_WORK)) if self.operation.kind == "entities" else 1
+        shares = max(1, round(work / BATCH_WORK)) if self.operation.kind != "steps" else 1
         return Part(self, document, first, last, work / shares, shares=shares)
 
     def pop(self) -> Part:
@@ -117,6 +141,8 @@ class Job:
         document, future = part.document, self.futures[part.document]
         if future.done():  # dropped
             return False
+        if document.given is not None:  # with what the spans have reached
+            results, document.given.placed[part.first : part.last] = zip(*results, strict=True)
         if part.share < part.shares - 1:
             self.parts.appendleft(replace(part, share=part.share + 1, found=results[0]))
             return False

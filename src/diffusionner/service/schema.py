@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from diffusionner.service.limits import Limits
 
 MAX_LABELS = 1_000  # per request
+MAX_GIVEN = 1_000  # spans per text
 LABEL_CHARACTERS = 200
 
 
@@ -22,6 +23,7 @@ def _distinct(labels: list[str]) -> list[str]:
     return sorted(set(labels))
 
 
+Index = Annotated[int, Field(ge=0), BeforeValidator(_integer)]
 Label = Annotated[str, Field(max_length=LABEL_CHARACTERS)]
 Labels = Annotated[list[Label], Field(max_length=MAX_LABELS), AfterValidator(_distinct)]
 INFERENCE_OPTIONS = {"steps", "spans", "threshold", "overlap"}
@@ -55,11 +57,35 @@ class EntitiesRequest(Options):
     texts: list[str] = Field(description="Texts, each processed independently.")
 
 
+class RefineSpan(BaseModel):
+    """A span to refine; other fields, such as the text of an entity, are ignored."""
+
+    model_config = ConfigDict(strict=True, cache_strings="none")
+
+    start: Index = Field(description="First character, counted in Unicode code points.")
+    end: Index = Field(description="End, exclusive.")
+    label: Label | None = None
+    score: float | None = None
+
+
+class RefineText(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, cache_strings="none")
+
+    text: str
+    spans: list[RefineSpan] = Field(max_length=MAX_GIVEN)
+
+
+class RefineRequest(Options):
+    texts: list[RefineText] = Field(description="Texts with their spans, each independent.")
+    only: bool = Field(False, description="Return only entities that given spans became.")
+    label_map: dict[Label, Label | None] = Field(
+        {}, max_length=MAX_LABELS, description="Labels of the spans to the model's; null drops one."
+    )
+
+
 class StepsRequest(Options):
     text: str
-    sentence: Annotated[int, Field(ge=0), BeforeValidator(_integer)] = Field(
-        0, description="Which sentence of the text, counted from 0."
-    )
+    sentence: Index = Field(0, description="Which sentence of the text, counted from 0.")
 
 
 Request = TypeVar("Request", bound=Options)
@@ -73,10 +99,13 @@ def with_limits(model: type[Request], limits: Limits) -> type[Request]:
 
     min_steps = 0 if issubclass(model, EntitiesRequest) else 1
     text = Annotated[str, Field(max_length=limits.characters)]
+    item: Any = text
+    if issubclass(model, RefineRequest):
+        item = create_model("RefineText", __base__=RefineText, text=(text, ...))
     types: dict[str, Any] = {
         "steps": count(min_steps, limits.steps) | None,
         "spans": count(1, limits.spans) | Literal["auto"] | None,
-        "texts": Annotated[list[text], Field(max_length=limits.texts)],
+        "texts": Annotated[list[item], Field(max_length=limits.texts)],
         "text": Annotated[str, Field(max_length=limits.step_characters)],
     }
     known = model.model_fields
@@ -100,6 +129,28 @@ class TextResult(BaseModel):
 class EntitiesResponse(BaseModel):
     model: str
     results: list[TextResult]
+
+
+class GivenSpan(BaseModel):
+    start: int
+    end: int
+    label: str | None = None
+    score: float | None = None
+
+
+class RefineOutcome(BaseModel):
+    given: GivenSpan = Field(description="The span as it was given.")
+    change: Literal["kept", "moved", "retyped", "moved and retyped", "dropped"]
+    entity: FoundEntity | None = Field(description="What it became; null if it was dropped.")
+
+
+class RefineResult(TextResult):
+    outcomes: list[RefineOutcome] = Field(description="One for each given span, in order.")
+
+
+class RefineResponse(BaseModel):
+    model: str
+    results: list[RefineResult]
 
 
 class NoisySpan(BaseModel):
@@ -154,7 +205,7 @@ class ErrorBody(BaseModel):
 
 def describe_model(schema: dict[str, Any], labels: list[str], needs_steps: bool) -> None:
     """Add the model's labels and minimum number of steps to an OpenAPI description."""
-    for path in ("/v1/entities", "/v1/steps"):
+    for path in ("/v1/entities", "/v1/refine", "/v1/steps"):
         content = schema["paths"][path]["post"]["requestBody"]["content"]
         fields = content["application/json"]["schema"]["properties"]
         fields["labels"]["anyOf"][0]["items"]["enum"] = labels

@@ -32,13 +32,21 @@ _LETTERS = re.compile("[A-Za-z]+")
 class WorkEstimate:
     """Estimates the work of sentences for a model and the options of a request."""
 
-    def __init__(self, settings: Settings, options: dict[str, Any], limits: WordLimits) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        options: dict[str, Any],
+        limits: WordLimits,
+        only_given: bool = False,
+    ) -> None:
+        """only_given: no other spans than those given are denoised."""
         inference = settings.with_inference(options).inference
         self.context = settings.encoder.context
         self.max_subwords = settings.encoder.max_subwords
         self.limits = limits
         self.steps = inference.steps if settings.denoises else 1
         self.spans = inference.spans
+        self.only_given = only_given
         self.from_noise = inference.start == "noise"
         self.largest_window = 0.0  # work of one window so far
 
@@ -47,26 +55,32 @@ class WorkEstimate:
         """Work of a batch apart from its sentences."""
         return BATCH + BATCH_STEP * self.steps
 
-    def of_sentences(self, sentences: Sequence[TextSentence]) -> Iterator[float]:
-        """Yield the work of each sentence of a text, its neighbours being its context."""
+    def of_sentences(
+        self, sentences: Sequence[TextSentence], given: Sequence[int] | None = None
+    ) -> Iterator[float]:
+        """Yield the work of each sentence of a text, its neighbours being its context.
+
+        given: number of spans given for each sentence.
+        """
         sizes = [_subwords(sentence.words) for sentence in sentences]
         before = list(accumulate(sizes, initial=0.0))
         for i, (sentence, subwords) in enumerate(zip(sentences, sizes, strict=True)):
             last = min(len(sizes), i + 1 + self.context)
             read = before[last] - before[max(0, i - self.context)]
-            words = len(sentence.words)
+            words, spans = len(sentence.words), given[i] if given else 0
             windows, phrases, phrase = self._windows(sentence.words, subwords)
             if windows + phrases == 1:
-                yield self._of_window(words, read)
+                yield self._of_window(words, read, spans)
                 continue
             subwords_per_word = subwords / words
             context = 2 * self.context * self.limits.window
             words -= phrases * phrase
             words = min(words, math.ceil(2 * words / windows))  # they overlap by half
+            spans_here = math.ceil(2 * spans / (windows + phrases))
             work = 0.0
             for count, size in ((windows, words), (phrases, phrase)):
                 read_here = min(read, (size + context) * subwords_per_word)
-                work += count * self._of_window(size, read_here)
+                work += count * self._of_window(size, read_here, spans_here)
             yield work
 
     def windows(self, words: Sequence[str]) -> float:
@@ -89,15 +103,17 @@ class WorkEstimate:
         windows = 1 + 2 * max(size / self.limits.window, subwords / self.max_subwords)
         return windows, phrases, phrase
 
-    def _of_window(self, words: int, subwords: float) -> float:
+    def _of_window(self, words: int, subwords: float, given: int) -> float:
         subwords = min(subwords, self.max_subwords) + SPECIAL_SUBWORDS
-        spans = self.span_count(words) * (SPAN + SPAN_WORD * words)
+        spans = (given + self.span_count(words)) * (SPAN + SPAN_WORD * words)
         work = subwords * (SUBWORD + SUBWORD_SQUARED * subwords) + self.steps * (STEP + spans)
         self.largest_window = max(self.largest_window, work)
         return work
 
     def span_count(self, words: int) -> float:
-        """Return the expected number of spans; "auto" keeps only likely candidates."""
+        """Return the expected number of own spans; "auto" keeps only likely candidates."""
+        if self.only_given:
+            return 0
         if isinstance(self.spans, int):
             return self.spans * max(1, words / TYPICAL_WORDS)
         return min(150, 1.5 * words + 6) if self.from_noise else 2 + words / 10

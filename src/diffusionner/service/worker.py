@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from diffusionner.corpus import Sentence
 from diffusionner.errors import CheckpointError, DiffusionNERError, first_line
+from diffusionner.refinement import PlacedSpan
 from diffusionner.settings import Settings
 from diffusionner.word_limits import WordLimits
 
@@ -33,7 +34,7 @@ Found: TypeAlias = Sequence[tuple[int, int, int, float, float, int]]
 class Operation(NamedTuple):
     """Computation requested for a text; texts with equal operations can share a batch."""
 
-    kind: str  # "entities" or "steps"
+    kind: str  # "entities", "refine" or "steps"
     options: tuple[tuple[str, object], ...]
 
 
@@ -46,6 +47,7 @@ class Slice(NamedTuple):
     share: int = 0  # and of a single sentence this share of its windows
     shares: int = 1
     found: Found = ()  # in earlier shares
+    given: Sequence[list[PlacedSpan]] = ()  # to refine, in each of the sentences that are computed
 
 
 class Answer(NamedTuple):
@@ -96,17 +98,20 @@ class Predictor:
     def _entities(self, slices: Sequence[Slice], options: dict[str, Any]) -> list[list[Any]]:
         """Return the entities of each sentence, all in one batch.
 
-        The shares of a long sentence are computed one after the other; the last one resolves
-        overlaps between the entities of all of them.
+        If spans are to be refined, each sentence has a pair of its entities and its spans. The
+        shares of a long sentence are computed one after the other; the last one resolves overlaps
+        between the entities of all of them.
         """
         import numpy as np
 
         from diffusionner.batching import EncodedCorpus
         from diffusionner.inference.decoding import DecodedEntity, resolve_overlaps
+        from diffusionner.inference.refining import RefinementTask, start_timestep
         from diffusionner.inference.stream import PredictionTask, paused_collector, predict
 
-        ner = self.ner
-        inference = ner.settings.with_inference(options).inference
+        ner, only = self.ner, options.pop("only", None)
+        settings = ner.settings.with_inference(options)
+        inference = settings.inference
         with paused_collector():
             sentences = [
                 Sentence(words, doc=str(number))
@@ -124,7 +129,15 @@ class Predictor:
                 places.append(place)
                 offset += len(one.sentences)
             corpus.keep_windows(np.concatenate(chosen))
-            task = PredictionTask(corpus, range(len(sentences)))
+            every = range(len(sentences))
+            if only is None:
+                task = PredictionTask(corpus, every)
+            else:
+                spans: list[list[PlacedSpan]] = [[] for _ in sentences]
+                for one, place in zip(slices, places, strict=True):
+                    spans[place.start : place.stop] = one.given
+                timestep = start_timestep(settings)
+                task = RefinementTask(corpus, every, given=spans, only=only, timestep=timestep)
             rule = ner.score_rule(inference)
             decoded = predict(ner.engine, task, replace(inference, overlap="all"), rule)
         policy = rule.flat_policy if inference.overlap == "flat" else inference.overlap
@@ -138,7 +151,8 @@ class Predictor:
                     resolve_overlaps(entities, policy) if len(entities) > 1 else entities
                     for entities in found
                 ]
-            results.append([list(map(tuple, entities)) for entities in found])
+            plain = [list(map(tuple, entities)) for entities in found]
+            results.append(plain if only is None else list(zip(plain, one.given, strict=True)))
         return results
 
     def _steps(self, one: Slice, options: dict[str, Any]) -> dict[str, Any]:
