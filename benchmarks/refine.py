@@ -124,7 +124,7 @@ def refine(
     print("| --- | --- | --- | --- | --- | --- |")
     for name, make in sources.items():
         given = make()
-        for number in steps or [None]:
+        for number in steps or (None,):
             items = [(s.words, spans, s.doc) for s, spans in zip(corpus, given, strict=True)]
             alone, together = (
                 list(ner.refine_pipe(items, only, steps=number, timestep=timestep))
