@@ -9,12 +9,20 @@ from typing import Any
 from reproduce.corpora import CORPORA, METHOD_TITLES
 from reproduce.efficiency import efficiency_points
 from reproduce.grids import Cell, Grid, Row, Unit
-from reproduce.pages import Page, Plot, TableRecords, mean_and_sd, non_empty, percent
+from reproduce.pages import (
+    Page,
+    Plot,
+    TableRecords,
+    about_alone,
+    mean_and_sd,
+    non_empty,
+    percent,
+)
 from reproduce.records import Record
 from reproduce.tables import (
+    ALONE_TITLE,
     CURVE_GAMMA,
     EVALUATION_SPANS,
-    GAMMAS,
     NOISE_SEEDS,
     SHORT_EPOCHS,
     SPANS,
@@ -26,6 +34,7 @@ from reproduce.tables import (
     Point,
     Table,
     point,
+    start_gammas,
 )
 
 CONVERGED = 0.99  # of the best dev F1
@@ -33,20 +42,20 @@ CONVERGED = 0.99  # of the best dev F1
 
 def steps(table: Table, records: TableRecords) -> Page:
     grids, panels = [], []
-    columns: dict[Kind, tuple[tuple[str, Unit], ...]] = {
-        "score": tuple((f"γ = {gamma}", "percent") for gamma in GAMMAS),
-        "speed": tuple((f"γ = {gamma}", "speed") for gamma in GAMMAS),
+    kinds: dict[Kind, tuple[str, Unit]] = {
+        "score": ("dev F1", "percent"),
+        "speed": ("sentences/s", "speed"),
     }
-    names: dict[Kind, str] = {"score": "dev F1", "speed": "sentences/s"}
     for corpus in STUDIED:
         for start in STARTS:
-            for kind, name in names.items():
+            gammas = start_gammas(start)
+            for kind, (name, unit) in kinds.items():
                 rows = non_empty(
                     Row(
                         f"K = {spans}",
                         tuple(
                             _measured(records, corpus, kind, steps=g, spans=spans, start=start)
-                            for g in GAMMAS
+                            for g in gammas
                         ),
                     )
                     for spans in SPANS
@@ -54,8 +63,9 @@ def steps(table: Table, records: TableRecords) -> Page:
                 if not rows:
                     continue
                 title = f"{CORPORA[corpus].title}, from {start}: {name}"
-                grids.append(Grid(title, "spans", columns[kind], rows, best=kind == "score"))
-                panels.append(_panel(title, "denoising steps γ", name, rows, GAMMAS))
+                columns = tuple((f"γ = {g}" if g else ALONE_TITLE, unit) for g in gammas)
+                grids.append(Grid(title, "spans", columns, rows, best=kind == "score"))
+                panels.append(_panel(title, "denoising steps γ", name, rows, gammas))
     text = [
         "F1 on dev and sentences per second by the number of denoising steps γ, for several "
         "numbers of noisy spans K at inference, starting from Gaussian spans as in the paper and "
@@ -63,7 +73,8 @@ def steps(table: Table, records: TableRecords) -> Page:
         f"nothing else running, of runs of {SHORT_EPOCHS} epochs; the scored models are those of "
         "the results tables. Thresholds were fitted on dev at the preset's γ. The paper shows this "
         "for ACE04 as a figure without numbers. It finds that more steps help a little, and most "
-        "with few spans."
+        "with few spans.",
+        about_alone(grids),
     ]
     return Page(text, grids, _lines_plot(table, panels, columns=3))
 
@@ -180,16 +191,18 @@ def figures(table: Table, records: TableRecords) -> Page:
     grids, panels, plots = [], [], []
     for corpus in STUDIED:
         lines: dict[str, list[tuple[str, Cell, Cell]]] = {}
+        rows = []
         for title, method, scored, timed in efficiency_points():
             f1, speed = records.f1(corpus, scored, method), records.speed(corpus, timed, method)
-            if f1.values and speed.values:
+            both = f1.values and speed.values
+            rows.append(Row(title, (f1, speed) if both else (Cell(), Cell())))
+            if both:
                 lines.setdefault(title.partition(", γ")[0], []).append((title, f1, speed))
         if not lines:
             continue
         name = CORPORA[corpus].title
-        rows = tuple(Row(t, (f1, speed)) for line in lines.values() for t, f1, speed in line)
         columns: tuple[tuple[str, Unit], ...] = (("dev F1", "percent"), ("sentences/s", "speed"))
-        grids.append(Grid(f"F1 against speed: {name}", "model", columns, rows))
+        grids.append(Grid(f"F1 against speed: {name}", "model", columns, non_empty(rows)))
         series = [
             {
                 "name": title,
@@ -216,7 +229,8 @@ def figures(table: Table, records: TableRecords) -> Page:
         "F1 on dev against sentences per second for all methods, DiffusionNER with γ = 1, 5 and "
         f"10 (speeds of runs of {SHORT_EPOCHS} epochs; error bars are the standard deviation of F1 "
         "over the seeds), and the denoising of one sentence with the GENIA model, from Gaussian "
-        "spans: noisy spans in grey, predicted spans in colour."
+        "spans: noisy spans in grey, predicted spans in colour.",
+        about_alone(grids),
     ]
     return Page(text, grids, plots)
 
@@ -236,8 +250,10 @@ def _panel(
 ) -> dict[str, Any]:
     series = []
     for row in rows:
-        values = mean_and_sd(row.cells)
-        series.append({"name": row.title, "x": list(x), "y": values["mean"], "sd": values["sd"]})
+        known = [i for i, cell in enumerate(row.cells) if cell.values]
+        values = mean_and_sd(row.cells[i] for i in known)
+        line = {"x": [x[i] for i in known], "y": values["mean"], "sd": values["sd"]}
+        series.append({"name": row.title, **line})
     return {"title": title, "xlabel": xlabel, "ylabel": ylabel, "series": series}
 
 

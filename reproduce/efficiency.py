@@ -7,9 +7,11 @@ from typing import Any
 from reproduce import published
 from reproduce.corpora import CORPORA, MAIN_METHOD, METHOD_TITLES, METHODS, SEQUENTIAL
 from reproduce.grids import Cell, Grid, Row, Unit
-from reproduce.pages import Page, TableRecords, non_empty
+from reproduce.pages import Page, TableRecords, about_alone, non_empty
 from reproduce.records import Record
 from reproduce.tables import (
+    ALONE,
+    ALONE_TITLE,
     CURVE_GAMMA,
     DEV,
     PAPER_START,
@@ -67,6 +69,7 @@ def efficiency(table: Table, records: TableRecords) -> Page:
         "weights have a real speed but find no meaningful entities: the autoregressive decoder "
         "then generates as many as the sentence has. Speeds are only compared if the same version "
         "of the program measured them.",
+        about_alone(grids),
         *claims,
     ]
     return Page(text, grids)
@@ -75,10 +78,13 @@ def efficiency(table: Table, records: TableRecords) -> Page:
 def efficiency_points() -> list[tuple[str, str, Point, Point]]:
     """Return title, method, score and speed point of each row."""
     rows = [(title, name, DEV, SPEED) for name, title in METHOD_TITLES if name != MAIN_METHOD]
-    for words, start in STARTS:
-        for gamma in TABLE_GAMMAS:
-            points = [point(kind, steps=gamma, **start) for kind in ("score", "speed")]
-            rows.append((f"DiffusionNER {words}, γ = {gamma}", MAIN_METHOD, points[0], points[1]))
+    settings = [
+        (f"DiffusionNER {words}, γ = {gamma}", {"steps": gamma, **start})
+        for words, start in STARTS
+        for gamma in TABLE_GAMMAS
+    ]
+    for title, options in (*settings, (f"DiffusionNER, {ALONE_TITLE}", {"steps": ALONE})):
+        rows.append((title, MAIN_METHOD, point("score", **options), point("speed", **options)))
     return rows
 
 
@@ -159,11 +165,13 @@ def _shape_rows(records: TableRecords) -> list[Row]:
     slow = records.runs("genia", SEQUENTIAL, points=[SPEED], shape=SHAPE)
     rows = []
     for method, title in sorted(METHOD_TITLES, key=lambda one: one[0] == MAIN_METHOD):
-        gammas: tuple[int | None, ...] = TABLE_GAMMAS if method == MAIN_METHOD else (None,)
-        for gamma in gammas:
+        names: dict[str, int | None] = {title: None}
+        if method == MAIN_METHOD:
+            names = {f"{title}, γ = {gamma}": gamma for gamma in TABLE_GAMMAS}
+            names[f"{title}, {ALONE_TITLE}"] = ALONE
+        for name, gamma in names.items():
             timed = shape_point(gamma)
             runs = records.runs("genia", method, points=[timed], shape=SHAPE)
-            name = title if gamma is None else f"{title}, γ = {gamma}"
             cells = (*_timed_cells(runs, timed), _times(runs, timed, slow))
             rows.append(Row(_dated(name, runs, timed, slow), cells))
     return rows

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from diffusionner.evaluation.significance import difference
 from reproduce import published
-from reproduce.corpora import CORPORA, METHOD_TITLES, METHODS
+from reproduce.corpora import CORPORA, MAIN_METHOD, METHOD_TITLES, METHODS
 from reproduce.grids import Cell, Grid, Row, Unit
-from reproduce.pages import Page, Plot, TableRecords, mean_and_sd, non_empty, percent
+from reproduce.pages import (
+    Page,
+    Plot,
+    TableRecords,
+    about_alone,
+    mean_and_sd,
+    non_empty,
+    percent,
+)
 from reproduce.tables import (
     ABLATIONS,
+    ALONE_DEV,
+    ALONE_TITLE,
     CURVE_GAMMA,
     DEV,
     ENCODER_VARIANTS,
     NOISY,
+    OTHER_STEPS,
     PAPER_START,
     RATE_VARIANTS,
     SHORT_EPOCHS,
@@ -20,10 +34,13 @@ from reproduce.tables import (
     TUNED,
     WHOLE_RATE_VARIANTS,
     WHOLE_TUNED,
+    Point,
     Table,
     Variant,
+    point,
 )
 
+RESAMPLES = 10_000  # of paired differences
 LEVEL = 0.2  # F1 points that do not count as a difference
 FRACTIONS: tuple[tuple[str, Unit], ...] = (
     ("precision", "percent"),
@@ -35,7 +52,11 @@ FRACTIONS: tuple[tuple[str, Unit], ...] = (
 
 def results(table: Table, records: TableRecords) -> Page:
     corpora = [name for name in records.corpora(table) if _tested(records, name)]
-    grids = [_summary(records, corpora), *(_one_corpus(records, corpus) for corpus in corpora)]
+    grids = [
+        _summary(records, corpora),
+        _paired_grid(records, corpora),
+        *(_one_corpus(records, corpus) for corpus in corpora),
+    ]
     panels = [
         {
             "title": table.title,
@@ -51,7 +72,14 @@ def results(table: Table, records: TableRecords) -> Page:
         "Strict precision, recall and F1 on test, mean ± standard deviation over the seeds. The "
         "best of our methods is in bold. All methods have the same encoder, data, reader, trainer "
         "and scorer. The epoch and the thresholds are chosen on dev, and test is scored once per "
-        "run. Published rows are as printed in the paper, with BERT-large and similar encoders.",
+        "run. Published rows are as printed in the paper, with BERT-large and similar encoders. "
+        "DiffusionNER runs with the preset's inference, γ = 1 from candidates.",
+        about_alone(grids),
+        "Paired differences are in points of F1 on test. The counts of each sentence are summed "
+        f"over the seeds that both have; the interval resamples sentences {RESAMPLES:,} times, all "
+        "seeds together, and p, two-sided, is the share of random swaps of the two predictions, "
+        "sentence by sentence, with a difference at least as large. They need runs recorded with "
+        "counts by sentence.",
         *verdicts(records, corpora),
     ]
     return Page(text, grids, [Plot(table.name, "dots", {"panels": panels})])
@@ -92,7 +120,7 @@ def ablations(table: Table, records: TableRecords) -> Page:
         columns: list[tuple[str, Unit]] = [
             (f"{CORPORA[name].title}{start}", "percent")
             for name in corpora
-            for start in ("", ", from noise")
+            for start in ("", ", from noise", f", {ALONE_TITLE}")
         ]
         printed: list[tuple[str, Unit]] = [("ACE04", "percent"), ("CoNLL03 (paper)", "percent")]
         empty = (Cell(), Cell())
@@ -109,7 +137,7 @@ def ablations(table: Table, records: TableRecords) -> Page:
                 "ylabel": "dev F1",
                 "groups": [row.title for row in rows],
                 "series": [
-                    {"name": start, **mean_and_sd(row.cells[2 * number + place] for row in rows)}
+                    {"name": start, **mean_and_sd(row.cells[3 * number + place] for row in rows)}
                     for place, start in enumerate(("as in the preset", "from noise"))
                 ],
             }
@@ -120,7 +148,8 @@ def ablations(table: Table, records: TableRecords) -> Page:
         f"the seeds, after {SHORT_EPOCHS} epochs. Inference is from candidates with one step, as "
         f"in the preset (from noise if there is no initializer), and from {PAPER_START['spans']} "
         f"noisy spans with {CURVE_GAMMA} steps, as in the paper. The paper's columns are its own "
-        "numbers, on its test sets and with its encoders."
+        "numbers, on its test sets and with its encoders.",
+        f"{about_alone(grids)} It needs an initializer with types.",
     ]
     plots = [Plot(table.name, "dots", {"panels": panels})] if panels else []
     return Page(text, grids, plots)
@@ -151,10 +180,63 @@ def _tested(records: TableRecords, corpus: str) -> bool:
     return any(records.f1(corpus, TEST, method).values for method in METHODS)
 
 
+def _our_rows() -> list[tuple[str, str, Point, Point]]:
+    """Return title, method, dev and test point of each row that we measure."""
+    rows = [(title, method, DEV, TEST) for method, title in METHOD_TITLES]
+    ours = METHODS[MAIN_METHOD].title
+    for name, steps in OTHER_STEPS.items():
+        points = point("score", steps=steps), point("score", "test", steps=steps)
+        rows.append((f"{ours}, {name}", MAIN_METHOD, *points))
+    return sorted(rows, key=lambda row: row[1] != MAIN_METHOD)  # those of DiffusionNER first
+
+
+def _paired_grid(records: TableRecords, corpora: list[str]) -> Grid:
+    """Compare DiffusionNER with the initializer alone, more steps with one, and with a rival."""
+    known = {title: (method, test) for title, method, _, test in _our_rows()}
+    ours = METHODS[MAIN_METHOD].title
+    more, alone = (f"{ours}, {name}" for name in OTHER_STEPS)
+    rival = METHODS["biaffine"].title
+    pairs = {
+        f"{ours} − {ALONE_TITLE}": (ours, alone),
+        f"γ = {CURVE_GAMMA} − γ = 1": (more, ours),
+        f"{ours} − {rival}": (ours, rival),
+    }
+    rows = [
+        Row(
+            f"{CORPORA[corpus].title}: {title}",
+            _paired_cells(records, corpus, known[first], known[second]),
+        )
+        for corpus in corpora
+        for title, (first, second) in pairs.items()
+    ]
+    names = ("difference", "95% interval", "p", "seeds")
+    columns: tuple[tuple[str, Unit], ...] = tuple((name, "text") for name in names)
+    return Grid("Paired differences on test", "F1", columns, tuple(rows), best=False)
+
+
+def _paired_cells(
+    records: TableRecords, corpus: str, first: tuple[str, Point], second: tuple[str, Point]
+) -> tuple[Cell, ...]:
+    """Return the difference over the seeds of both, its interval, p, and the number of seeds."""
+    ours, theirs = (
+        {run.seed: counts for run in runs if (counts := run.counts(one)) is not None}
+        for method, one in (first, second)
+        for runs in [records.runs(corpus, method, points=[one])]
+    )
+    both = sorted(ours.keys() & theirs.keys())
+    if not both:
+        return (Cell(),) * 4
+    a, b = (np.sum([counts[seed] for seed in both], axis=0) for counts in (ours, theirs))
+    found = difference(a, b, RESAMPLES, seed=0)
+    low, high = found.interval
+    texts = f"{100 * found.f1:+.2f}", f"{100 * low:+.2f} to {100 * high:+.2f}", f"{found.p:.4f}"
+    return tuple(Cell(text=text) for text in (*texts, str(len(both))))
+
+
 def _summary(records: TableRecords, corpora: list[str]) -> Grid:
     rows = []
-    for method, title in METHOD_TITLES:
-        cells = [records.f1(corpus, TEST, method) for corpus in corpora]
+    for title, method, _, test in _our_rows():
+        cells = [records.f1(corpus, test, method) for corpus in corpora]
         means = [cell.mean for cell in cells]
         average = Cell.of([sum(m for m in means if m is not None) / max(1, len(means))])
         rows.append(Row(title, (*cells, average if means and None not in means else Cell())))
@@ -167,24 +249,27 @@ def _summary(records: TableRecords, corpora: list[str]) -> Grid:
 
 def _one_corpus(records: TableRecords, corpus: str) -> Grid:
     rows = []
-    for method, title in METHOD_TITLES:
+    for title, method, dev, test in _our_rows():
         names = ("precision", "recall", "f1")
-        test = [records.f1(corpus, TEST, method, name=name) for name in names]
-        rows.append(Row(title, (*test, records.f1(corpus, DEV, method))))
-    for title, scores in published.RESULTS.get(corpus, {}).items():
-        rows.append(Row(title, (*map(Cell.printed, scores), Cell())))
+        scores = [records.f1(corpus, test, method, name=name) for name in names]
+        rows.append(Row(title, (*scores, records.f1(corpus, dev, method))))
+    for title, printed in published.RESULTS.get(corpus, {}).items():
+        rows.append(Row(title, (*map(Cell.printed, printed), Cell())))
     return Grid(CORPORA[corpus].title, "method", FRACTIONS, non_empty(rows))
 
 
 def _ablation_row(records: TableRecords, corpora: list[str], variant: Variant) -> Row:
     points = (DEV, NOISY)
     found = [records.runs(corpus, variant=variant, points=points) for corpus in corpora]
-    cells = tuple(percent(run.score(one) for run in runs) for runs in found for one in points)
+    cells: list[Cell] = []
+    for corpus, runs in zip(corpora, found, strict=True):
+        cells += [percent(run.score(one) for run in runs) for one in points]
+        cells.append(records.f1(corpus, ALONE_DEV, variant=variant))
     title = variant.title
     if variant in ENCODER_VARIANTS:
         names = dict.fromkeys(run.values["encoder"]["name"] for runs in found for run in runs)
         title = ", ".join(names)
-    return Row(title, cells)
+    return Row(title, tuple(cells))
 
 
 def _side_by_side(mine: tuple[Row, ...], theirs: tuple[Row, ...]) -> tuple[tuple[Row, ...], ...]:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from reproduce.corpora import CORPORA, MAIN_METHOD, METHODS
 from reproduce.grids import Cell, Grid, Row
 from reproduce.records import Record, Records, rounded
-from reproduce.tables import TIMED, Point, Table, Variant
+from reproduce.tables import ALONE_TITLE, TIMED, Point, Table, Variant
 
 DEFAULT = Variant()
 
@@ -91,8 +91,28 @@ def percent(fractions: Iterable[float | None]) -> Cell:
 
 
 def non_empty(rows: Iterable[Row]) -> tuple[Row, ...]:
-    """Drop rows without any value."""
-    return tuple(row for row in rows if any(cell.values or cell.text for cell in row.cells))
+    """Drop rows without any value, except that of the initializer alone beside others."""
+    rows = tuple(rows)
+    filled = [row for row in rows if any(cell.values or cell.text for cell in row.cells)]
+    return tuple(row for row in rows if filled and (row in filled or ALONE_TITLE in row.title))
+
+
+def about_alone(grids: Iterable[Grid]) -> str:
+    """Explain the rows and columns of the initializer alone, and say if one is not recorded."""
+    cells = [
+        cell
+        for grid in grids
+        for row in grid.rows
+        for (column, unit), cell in zip(grid.columns, row.cells, strict=True)
+        if unit == "percent" and (column.endswith(ALONE_TITLE) or row.title.endswith(ALONE_TITLE))
+    ]
+    text = (
+        f"`{ALONE_TITLE}` is the same weights with `steps=0`: the initializer's candidates as it "
+        "scores them, without denoising, with scores and thresholds of its own, fitted on dev."
+    )
+    if all(cell.values for cell in cells):
+        return text
+    return f"{text} Where it says –, the runs were measured before, and it is not yet recorded."
 
 
 def mean_and_sd(cells: Iterable[Cell]) -> dict[str, list[float | None]]:

@@ -121,7 +121,7 @@ def _train(job: Job, folder: Path, sources: Sources) -> list[str]:
 
 
 def _measure(job: Job, folder: Path, sources: Sources, points: list[Point]) -> list[str]:
-    splits = dict.fromkeys(point.split for point in points)
+    splits = dict.fromkeys(["dev", *(point.split for point in points)])  # dev fits thresholds
     files = {split: sources.file(job.corpus, split) for split in splits}
     request = {
         "model": str(folder),

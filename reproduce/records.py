@@ -9,7 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from diffusionner.errors import DataError
+from diffusionner.evaluation.counts import IntArray
 from diffusionner.files import write_bytes
 from reproduce.corpora import CORPORA
 from reproduce.plan import flatten, recipe
@@ -53,6 +56,11 @@ class Record:
         """Return precision, recall or f1 as a fraction."""
         found = self.values["points"].get(point.name)
         return None if found is None else float(found["micro"][name])
+
+    def counts(self, point: Point) -> IntArray | None:
+        """Return correct, predicted and gold entities of each sentence, [sentences, 3]."""
+        found = self.values["points"].get(point.name, {}).get("counts")
+        return None if found is None else decode_counts(found)
 
     def speed(self, point: Point) -> float | None:
         """Return the sentences per second, the median of several turns."""
@@ -123,6 +131,16 @@ class Records:
         """Return the records of one run."""
         found = self.select(request.corpus, request.method, request.variant, request.shape)
         return [record for record in found if record.seed == request.seed]
+
+
+def encode_counts(counts: IntArray) -> str:
+    """Return counts [sentences, 3] as a compact string: "correct/predicted/gold ..."."""
+    return " ".join("/".join(map(str, row)) for row in counts.tolist())
+
+
+def decode_counts(text: str) -> IntArray:
+    rows = [[int(number) for number in row.split("/")] for row in text.split()]
+    return np.array(rows, dtype=np.int64).reshape(-1, 3)
 
 
 def path_of(output: Path, id: str) -> Path:

@@ -88,18 +88,22 @@ TUNED = ("genia", "litbank", "conll03")
 STARTS = ("noise", "candidates")
 GAMMAS = (1, 2, 3, 5, 10)
 TABLE_GAMMAS = (1, 5, 10)
+ALONE = 0  # steps: the initializer's candidates as it scores them
+ALONE_TITLE = "initializer alone"
 SPANS = (10, 30, 60)
 EVALUATION_SPANS = (5, 10, 20, 30, 60, 100, 150)
 CURVE_GAMMA = 5  # the paper's
 NOISE_SEEDS = 10
 SHAPE = "bert-large"
 SHAPE_SPANS = 60
+SHAPE_GAMMAS = (ALONE, *TABLE_GAMMAS)
 # The paper's inference; the presets start from candidates.
 PAPER_START: dict[str, Any] = {"start": "noise", "spans": 60}
 
 DEV, TEST = point("score"), point("score", "test")
 SPEED = point("speed")
 NOISY = point("score", steps=CURVE_GAMMA, **PAPER_START)
+ALONE_DEV = point("score", steps=ALONE)
 
 
 def shape_point(steps: int | None) -> Point:
@@ -109,9 +113,16 @@ def shape_point(steps: int | None) -> Point:
 
 GAMMA_POINTS = tuple(
     point(kind, steps=gamma, **start)
-    for gamma in TABLE_GAMMAS
-    for start in (dict[str, Any](), PAPER_START)
+    for start, gammas in ((dict[str, Any](), (ALONE, *TABLE_GAMMAS)), (PAPER_START, TABLE_GAMMAS))
+    for gamma in gammas
     for kind in ("score", "speed")
+)
+# Inference of the trained DiffusionNER beside the preset's, γ = 1 from candidates.
+OTHER_STEPS = {f"γ = {CURVE_GAMMA}": CURVE_GAMMA, ALONE_TITLE: ALONE}
+OTHER_STEP_POINTS = tuple(
+    point("score", split, steps=steps)
+    for steps in OTHER_STEPS.values()
+    for split in ("dev", "test")
 )
 # Not an inference setting: whether kernels are launched as graphs or one by one.
 CUDA_GRAPHS = "cuda_graphs"
@@ -120,12 +131,19 @@ UNRECORDED_POINTS = tuple(
     point("speed", **{"steps": CURVE_GAMMA, CUDA_GRAPHS: False, **start})
     for start in (PAPER_START, dict[str, Any]())
 )
+
+
+def start_gammas(start: str) -> tuple[int, ...]:
+    """Return the numbers of steps of a start; noise needs at least one."""
+    return GAMMAS if start == "noise" else (ALONE, *GAMMAS)
+
+
 # Speed hardly depends on the start: it is only measured from noise.
 STEP_POINTS = tuple(
     point(kind, steps=gamma, spans=spans, start=start)
     for start in STARTS
     for spans in SPANS
-    for gamma in GAMMAS
+    for gamma in start_gammas(start)
     for kind in (("score", "speed") if start == "noise" else ("score",))
 )
 SPAN_POINTS = tuple(
@@ -204,6 +222,13 @@ ABLATIONS = {
     "expansion": EXPANSION_VARIANTS,
 }
 
+
+def ablation_points(variant: Variant) -> tuple[Point, ...]:
+    """Return the points of an ablation; only an initializer with types works alone."""
+    typed = dict(variant.changes).get("decoder.initializer", "types") == "types"
+    return (DEV, NOISY, ALONE_DEV) if typed else (DEV, NOISY)
+
+
 _RIVALS = tuple(name for name in METHODS if name != MAIN_METHOD)
 
 
@@ -217,6 +242,13 @@ def _scored_and_timed(points: tuple[Point, ...], *methods: str) -> tuple[Need, N
     )
 
 
+def _results(corpora: tuple[str, ...]) -> tuple[Need, Need]:
+    return (
+        Need(corpora, ALL, points=(DEV, TEST)),
+        Need(corpora, points=OTHER_STEP_POINTS),
+    )
+
+
 # Shared by several tables: all methods, and the main one for several γ.
 _EFFICIENCY = (
     *_scored_and_timed((DEV, SPEED), *_RIVALS),
@@ -225,8 +257,8 @@ _EFFICIENCY = (
 TABLES = {
     table.name: table
     for table in (
-        Table("nested", "Nested corpora", (Need(tuple(NESTED), ALL, points=(DEV, TEST)),)),
-        Table("flat", "Flat corpora", (Need(tuple(FLAT), ALL, points=(DEV, TEST)),)),
+        Table("nested", "Nested corpora", _results(tuple(NESTED))),
+        Table("flat", "Flat corpora", _results(tuple(FLAT))),
         Table(
             "efficiency",
             "Inference efficiency",
@@ -235,7 +267,7 @@ TABLES = {
                 Need(STUDIED, (SEQUENTIAL,), (TIMED,), (UNRECORDED_SPEED,)),
                 Need(STUDIED, variants=(TIMED,), points=UNRECORDED_POINTS),
                 Need(("genia",), _RIVALS, points=(SPEED,), shape=SHAPE),
-                Need(("genia",), points=tuple(map(shape_point, TABLE_GAMMAS)), shape=SHAPE),
+                Need(("genia",), points=tuple(map(shape_point, SHAPE_GAMMAS)), shape=SHAPE),
             ),
         ),
         Table("steps", "Denoising steps", _scored_and_timed(STEP_POINTS, MAIN_METHOD)),
@@ -243,7 +275,11 @@ TABLES = {
         Table(
             "ablations",
             "Ablations",
-            tuple(Need(STUDIED, variants=rows, points=(DEV, NOISY)) for rows in ABLATIONS.values()),
+            tuple(
+                Need(STUDIED, variants=(row,), points=ablation_points(row))
+                for rows in ABLATIONS.values()
+                for row in rows
+            ),
         ),
         Table(
             "tuning",

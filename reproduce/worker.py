@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,16 +21,17 @@ from benchmarks.subjects import Subject
 from benchmarks.throughput import Loaded, warm_up
 from benchmarks.timing import Summary, interleave
 from diffusionner import DiffusionNER, __version__, formats
-from diffusionner.corpus import Sentence, check_labels
-from diffusionner.errors import DiffusionNERError
-from diffusionner.evaluation import score_sentences
+from diffusionner.corpus import Sentence
+from diffusionner.errors import DataError, DiffusionNERError
+from diffusionner.evaluation import evaluate
 from diffusionner.inference.stream import batch_size
 from diffusionner.settings import Settings
+from reproduce.records import encode_counts
 from reproduce.store import commit
-from reproduce.tables import CUDA_GRAPHS, SENTENCE
+from reproduce.tables import ALONE, CUDA_GRAPHS, SENTENCE
 
 TURNS = 5
-ALONE = 9  # turns of a point that is the model's only speed
+TURNS_ALONE = 9  # of a point that is the model's only speed
 SECONDS = 0.5  # minimum duration of a turn
 # Minimum batches of a turn on a GPU: few sentences would be cut into many small batches, which take
 # longer to launch than to compute.
@@ -54,7 +55,7 @@ def main(path: Path) -> int:
         print(json.dumps({"about": about}), file=out, flush=True)
         for points in groups(job["points"]):
             try:
-                results = measure(loaded, points, sentences[points[0]["split"]])
+                results = measure(loaded, points, sentences)
             except DiffusionNERError as error:
                 names = ", ".join(point["name"] for point in points)
                 print(f"error: {names}: {error}", file=sys.stderr)
@@ -94,10 +95,10 @@ def _load(job: dict[str, Any], sentences: dict[str, list[Sentence]], device: str
 
 
 def measure(
-    loaded: Loaded, points: Sequence[dict[str, Any]], sentences: Sequence[Sentence]
+    loaded: Loaded, points: Sequence[dict[str, Any]], splits: Mapping[str, Sequence[Sentence]]
 ) -> list[dict[str, Any]]:
     """Return the results of a group of points."""
-    ner, options = loaded.ner, points[0]["options"]
+    ner, options, sentences = loaded.ner, points[0]["options"], splits[points[0]["split"]]
     if points[0]["kind"] == "speed":
         if not options.get(CUDA_GRAPHS, True):
             subject = replace(loaded.subject, cuda_graphs=False)
@@ -109,12 +110,21 @@ def measure(
         return speeds(loaded, sentences, options_of_points)
     if points[0]["kind"] == "trajectory":
         return [trajectory(ner, options)]
-    check_labels(sentences, ner.labels)
-    found = ner.predict_sentences(sentences, **options)
-    report = score_sentences(sentences, found).to_dict()
+    # The initializer's probabilities have another scale than those of denoising.
+    dev = splits["dev"] if options.get("steps") == ALONE else None
+    try:
+        report = evaluate(ner, sentences, calibrate_on=dev, **options)
+    except DataError:
+        if dev is None:
+            raise
+        report = evaluate(ner, sentences, **options)  # it finds too few entities to fit scores on
+    scores = report.to_dict()
     # Scores by type only for the model's own settings, not for every point of a curve.
     names = ("sentences", "micro") if options else ("sentences", "micro", "per_type")
-    return [{name: report[name] for name in names}]
+    result = {name: scores[name] for name in names}
+    if points[0]["split"] == "test":
+        result["counts"] = encode_counts(report.measure_counts["micro"])
+    return [result]
 
 
 def speeds(
@@ -122,7 +132,7 @@ def speeds(
 ) -> list[dict[str, Any]]:
     """Measure sentences per second from words to entities in several turns."""
     busy, version = machine.load(), commit() or __version__
-    turns = TURNS if len(options) > 1 else ALONE
+    turns = TURNS if len(options) > 1 else TURNS_ALONE
     chosen = _enough(loaded, sentences, options[0])
     tasks = {number: loaded.words_task(chosen, one) for number, one in enumerate(options)}
     device = loaded.subject.device  # all graphs are recorded by now

@@ -8,13 +8,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from corpora import EXCERPT
 
 from reproduce import records
 from reproduce.plan import Job, plan
 from reproduce.records import Record
 from reproduce.sources import Sources
-from reproduce.tables import TABLE_GAMMAS, Point, Table, find, shape_point
+from reproduce.tables import SHAPE_GAMMAS, Point, Table, find, shape_point
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 FILES = {"genia": ("train_dev", "test"), "conll03": ("train", "dev", "test")}
@@ -61,7 +62,7 @@ def _record(job: Job) -> Record:
     draw = random.Random(job.id)
     points: Iterable[Point] = job.points.values()
     if job.shape:
-        gammas = TABLE_GAMMAS if job.method == "diffusion" else (None,)
+        gammas = SHAPE_GAMMAS if job.method == "diffusion" else (None,)
         points = [shape_point(gamma) for gamma in gammas]
     epochs = [
         {
@@ -111,4 +112,8 @@ def _result(point: Point, draw: random.Random) -> dict[str, Any]:
         steps = [{"timestep": t, "spans": [span, {**span, "label": None}]} for t in (100, 50)]
         return {"words": ["one", "two", "three"], "steps": steps}
     scores = {name: 0.7 + draw.random() / 10 for name in ("precision", "recall", "f1")}
-    return {"micro": scores, "sentences": 10}
+    result = {"micro": scores, "sentences": 10}
+    if point.split == "test":
+        counts = [[draw.randint(0, 2), 2, 3] for _ in range(10)]
+        result["counts"] = records.encode_counts(np.array(counts))
+    return result

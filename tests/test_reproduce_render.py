@@ -19,8 +19,10 @@ from reproduce.corpora import METHODS
 from reproduce.plan import run_key
 from reproduce.records import Record, Records, path_of, read, write
 from reproduce.tables import (
+    ALONE_DEV,
     DEV,
     NOISY,
+    OTHER_STEP_POINTS,
     SHORT_EPOCHS,
     SPEED,
     TABLES,
@@ -80,9 +82,69 @@ def test_results_are_means_over_the_seeds(output):
         assert float(cell["sd"]) == pytest.approx(stdev(expected), rel=1e-4)
         assert (cell["runs"], cell["source"]) == ("2", "measured")
         assert f"{fmean(expected):.2f} ± {stdev(expected):.2f}" in text
-    best = max(fmean(scores(output, "genia", name)) for name in METHODS)
+    measured = [(name, TEST) for name in METHODS]
+    measured += [("diffusion", one) for one in OTHER_STEP_POINTS if one.split == "test"]
+    best = max(fmean(scores(output, "genia", *one)) for one in measured)
     assert f"**{best:.2f} ± " in text
     assert text.count("is ahead of") + text.count("is behind") + text.count("is level with") == 1
+
+
+ALONE_TEST = point("score", "test", steps=0)
+
+
+def test_the_initializer_alone_stands_beside_denoising(output):
+    alone = fmean(scores(output, "genia", "diffusion", ALONE_TEST))
+    name = "DiffusionNER, initializer alone"
+    cell = cells(output / "nested.csv")["GENIA", name, "F1"]
+    assert float(cell["mean"]) == pytest.approx(alone, rel=1e-5)
+    dev = scores(output, "genia", "diffusion", ALONE_DEV)
+    for file, row in (
+        ("nested", ("GENIA", name, "dev F1")),
+        ("efficiency", ("GENIA", name, "dev F1")),
+        ("figures", ("F1 against speed: GENIA", name, "dev F1")),
+    ):
+        found = cells(output / f"{file}.csv")[row]
+        assert float(found["mean"]) == pytest.approx(fmean(dev), rel=1e-5)
+    assert cells(output / "efficiency.csv")["GENIA", name, "sentences/s"]["mean"]
+    steps = cells(output / "steps.csv")
+    assert steps["GENIA, from candidates: dev F1", "K = 30", "initializer alone"]["mean"]
+    assert ("GENIA, from noise: dev F1", "K = 30", "initializer alone") not in steps
+    ablations = cells(output / "ablations.csv")
+    column = "GENIA, initializer alone"
+    assert ablations["Parts of the decoder", "full decoder", column]["mean"]
+    assert ("Parts of the decoder", "initializer without types", column) not in ablations
+    assert "not yet recorded" not in (output / "nested.md").read_text()
+
+
+def test_paired_differences_sum_the_seeds(output):
+    runs = Records.load(output).select("genia", "diffusion", Variant())
+    assert [run.seed for run in runs] == [0, 1]
+    full, alone = (sum(run.counts(one) for run in runs) for one in (TEST, ALONE_TEST))
+    (ours, _, gold), (theirs, *_) = full.sum(axis=0), alone.sum(axis=0)
+    expected = 2 * (ours - theirs) / (2 * 10 * 2 + gold)  # two are predicted in each sentence
+    found = cells(output / "nested.csv")
+    row = "Paired differences on test", "GENIA: DiffusionNER − initializer alone"
+    assert found[(*row, "difference")]["text"] == f"{100 * expected:+.2f}"
+    assert found[(*row, "seeds")]["text"] == "2"
+    low, high = (float(end) for end in found[(*row, "95% interval")]["text"].split(" to "))
+    assert low <= 100 * expected <= high and 0 < float(found[(*row, "p")]["text"]) <= 1
+
+
+def test_records_without_the_initializer_alone(output):
+    """Those that were written before it existed: pages show a dash and say so."""
+    for record in Records.load(output).all:
+        points = {k: dict(v) for k, v in record.values["points"].items() if "steps=0" not in k}
+        for result in points.values():
+            result.pop("counts", None)
+        write(output, Record(record.id, {**record.values, "points": points}))
+    records, texts = Records.load(output), {}
+    for table in find(["nested", "efficiency", "steps", "figures", "ablations"]):
+        texts |= render.render(table, records, output).texts
+        text = texts[f"{table.name}.md"]
+        assert "it is not yet recorded" in text and "initializer alone" in text
+    text = texts["nested.md"]
+    assert "| DiffusionNER, initializer alone | – | – | – | – |" in text
+    assert "| GENIA: DiffusionNER − initializer alone | – | – | – | – |" in text
 
 
 def test_the_papers_numbers_are_included(output):

@@ -7,14 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from corpora import EXCERPT
 from reproduction import CONFIGS
 
 from benchmarks import shapes
 from diffusionner import formats
+from diffusionner.corpus import Sentence
+from diffusionner.evaluation import evaluate
 from models import LABELS, lively_model
 from reproduce import worker
-from reproduce.tables import DEV, SPEED, UNRECORDED_POINTS, point, shape_point
+from reproduce.records import decode_counts
+from reproduce.tables import DEV, SPEED, TEST, UNRECORDED_POINTS, point, shape_point
 
 
 @pytest.fixture(autouse=True)
@@ -24,14 +28,17 @@ def quick(monkeypatch) -> None:
 
 def measured(tmp_path: Path, model: Path, points: list, **changes: Any) -> tuple[dict, dict]:
     """Return the description of the model and the results by name."""
-    kinds = [{"name": p.name, "kind": p.kind, "options": dict(p.options)} for p in points]
+    kinds = [
+        {"name": p.name, "kind": p.kind, "split": p.split, "options": dict(p.options)}
+        for p in points
+    ]
     job = {
         "model": str(model),
         "shape": None,
         "preset": str(CONFIGS / "demo.yaml"),
         "overrides": [],
         "files": {"dev": [str(EXCERPT), None]},
-        "points": [{**one, "split": "dev"} for one in kinds],
+        "points": kinds,
         "out": str(tmp_path / "out.jsonl"),
         **changes,
     }
@@ -55,11 +62,42 @@ def test_a_trained_model(encoder_folder, tmp_path):
     assert results[DEV.name]["sentences"] == len(known)
     assert 0 <= results[DEV.name]["micro"]["f1"] < 1
     assert results[SPEED.name]["sentences_per_second"]["median"] > 0
-    assert results[SPEED.name]["turns"] == worker.ALONE, "the only one of its group"
+    assert results[SPEED.name]["turns"] == worker.TURNS_ALONE, "the only one of its group"
     assert len(results) == len(points)
     for one in points[2:]:
         assert results[one.name]["turns"] == worker.TURNS
         assert results[one.name]["sentences_per_second"]["median"] > 0
+
+
+def test_the_initializer_alone_gets_thresholds_of_its_own(encoder_folder, tmp_path):
+    ner = lively_model(
+        encoder_folder, "decoder.initializer=types", "inference.start=candidates",
+        "inference.phi=2.9",
+    )  # fmt: skip
+    with torch.no_grad():
+        ner.network.decoder.initializer.project.bias[-1] += 5
+    ner.save_pretrained(tmp_path / "model")
+    words = [s.words for s in formats.read(EXCERPT)[:90]]
+    # Everything that the initializer finds is right, so no score is too low.
+    found = ner.predict_sentences([Sentence(own) for own in words], steps=0, phi=0)
+    known = [Sentence(own, entities) for own, entities in zip(words, found, strict=True)]
+    parts = {"dev": known[:60], "test": known[60:]}
+    for name, sentences in parts.items():
+        formats.write(tmp_path / f"{name}.jsonl", sentences)
+    files = {name: [str(tmp_path / f"{name}.jsonl"), None] for name in parts}
+    points = [TEST, point("score", "test", steps=0)]
+    _, results = measured(tmp_path, tmp_path / "model", points, files=files)
+    expected = [
+        evaluate(ner, parts["test"]),
+        evaluate(ner, parts["test"], steps=0, calibrate_on=parts["dev"]),
+    ]
+    assert expected[1].micro.predicted > evaluate(ner, parts["test"], steps=0).micro.predicted
+    for one, report in zip(points, expected, strict=True):
+        result = results[one.name]
+        assert result["micro"]["predicted"] == report.micro.predicted
+        counts = decode_counts(result["counts"])
+        assert counts.tolist() == report.measure_counts["micro"].tolist()
+        assert len(counts) == result["sentences"] == 30
 
 
 def test_speeds_that_differ_in_steps_are_grouped():
