@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-import spacy
 import torch
 from services import running
 from test_recorded_decoding import with_recordings
@@ -126,7 +126,7 @@ def test_given_spans_are_scored_as_they_are(ner, words, no_denoising):
     assert set(spans(entities)) == expected and expected
 
 
-def test_every_interface_takes_zero_steps(ner, folder, cli, no_denoising):
+def test_every_interface_takes_zero_steps(ner, folder, cli, no_denoising, tmp_path):
     expected = ner(TEXT, steps=0)
     assert expected and expected != ner.predict_tokens([TEXT.split()], steps=0)
     assert next(ner.pipe([TEXT], steps=0)) == expected
@@ -137,11 +137,27 @@ def test_every_interface_takes_zero_steps(ner, folder, cli, no_denoising):
         assert [(e["start"], e["end"], e["label"]) for e in answer["entities"]] == spans(expected)
         refused = client.post("/v1/steps", json={"text": TEXT, "steps": 0})
         assert refused.status_code == 422 and "greater than or equal to 1" in refused.text
-    nlp = spacy.blank("en")
+    (tmp_path / "in.txt").write_text(TEXT)
+    files = (tmp_path / "in.txt", tmp_path / "out.jsonl")
+    assert cli("annotate", *files, "--model", folder, "--steps", 0).status == 0
+    assert json.loads(files[1].read_text())["entities"] == [written(e) for e in expected]
+
+
+def test_spacy_takes_zero_steps(ner, folder):
+    nlp = pytest.importorskip("spacy").blank("en")
     nlp.add_pipe("diffusionner", config={"model": str(folder), "steps": 0})
-    (own,) = ner.predict_tokens([[token.text for token in nlp.make_doc(TEXT)]], steps=0)
     doc = nlp(TEXT)
-    assert {(s.start, s.end, s.label_) for s in doc.spans["sc"]} == set(spans(own))
+    (own,) = ner.predict_tokens([[token.text for token in doc]], steps=0)
+    assert {(s.start, s.end, s.label_) for s in doc.spans["sc"]} == set(spans(own)) != set()
+
+
+def test_presidio_takes_zero_steps(ner, folder):
+    pytest.importorskip("presidio_analyzer")
+    from diffusionner.integrations.presidio import DiffusionNERRecognizer
+
+    recognizer = DiffusionNERRecognizer(folder, {label: label for label in LABELS}, steps=0)
+    found = {(r.start, r.end, r.entity_type) for r in recognizer.analyze(TEXT, [])}
+    assert found == set(spans(ner(TEXT, steps=0)))
 
 
 def test_the_engine_of_a_gpu(ner, words):
