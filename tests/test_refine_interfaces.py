@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import spacy
@@ -14,7 +15,7 @@ from spacy.tokens import Doc, DocBin
 from diffusionner import DiffusionNER
 from diffusionner.errors import DataError, SettingsError
 from diffusionner.service.limits import Limits
-from diffusionner.service.worker import Predictor
+from diffusionner.service.worker import Operation, Predictor, Slice
 from models import lively_model, written
 
 TEXT = "Ada Lovelace met Charles Babbage in London.  They talked about engines."
@@ -227,13 +228,30 @@ def test_the_service_sends_lines(client):
     assert first["outcomes"] and first["text"] == TEXT and second["outcomes"] == []
 
 
+class Watched(Predictor):
+    """Records the shares of each slice, and how many places its spans had reached before it."""
+
+    def __init__(self, ner: DiffusionNER) -> None:
+        super().__init__(ner)
+        self.seen: list[tuple[int, int]] = []
+
+    def run(self, operation: Operation, slices: Sequence[Slice]) -> list[list[Any]]:
+        for one in slices:
+            reached = max((len(span.reached) for own in one.given for span in own), default=0)
+            self.seen.append((one.shares, reached))
+        return super().run(operation, slices)
+
+
 def test_long_sentences_are_refined_in_shares(ner, monkeypatch):
     """The spans keep what they reached in earlier shares."""
     monkeypatch.setattr("diffusionner.service.job.BATCH_WORK", 20.0)
     text = " ".join(["Ada met Charles in London and"] * 40)
     spans = dicts(*((start, start + 11, "PER") for start in range(0, len(text) - 20, 30)))
-    with running(Predictor(ner)) as client:
+    predictor = Watched(ner)
+    with running(predictor) as client:
         (found,) = refine(client, (text, spans), only=True)["results"]
+    assert max(shares for shares, _ in predictor.seen) > 2
+    assert max(reached for _, reached in predictor.seen) > 1, "more than the span's own place"
     expected = ner.refine(text, spans, only=True)
     assert [o["change"] for o in found["outcomes"]] == [o.change for o in expected.outcomes]
     assert [e["text"] for e in found["entities"]] == [e.text for e in expected.entities] != []
