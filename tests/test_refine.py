@@ -256,6 +256,16 @@ def test_an_entity_of_the_result_is_kept(ner):
     assert ner.refine(TEXT, [(0, 41, entity.label)], True).outcomes[0].change == "moved"
 
 
+def test_spans_that_leave_their_place_are_dropped(encoder_folder, items):
+    """All spans of this model are entities, but far from where they were."""
+    changes = Counter()
+    for text, given in items[:3]:
+        refined = lively_model(encoder_folder).refine(text, given, only=True)
+        check_outcomes(refined, given, only=True)
+        changes.update(outcome.change for outcome in refined.outcomes)
+    assert changes["dropped"] > 3 and changes["moved and retyped"] > 3
+
+
 def test_below_the_threshold_and_lost_overlaps_are_dropped(ner, items):
     text, given = items[0]
     everything = ner.refine(text, given, only=True)
