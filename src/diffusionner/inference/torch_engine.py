@@ -46,7 +46,9 @@ class TorchEngine:
         try:
             with torch.inference_mode():
                 encoding = network.encoder(batch.map(to_tensor))
-                on_device = start.map(to_tensor)
+                on_device = ReverseStart(to_tensor(start.slots), start.is_ragged)
+                if start.given is not None:
+                    on_device = start.map(to_tensor)
                 candidates = network.candidates(encoding, batch.keys, on_device, settings)
         finally:
             if was_training:
