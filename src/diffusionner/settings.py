@@ -106,6 +106,9 @@ class DecoderSettings:
     initializer: Literal["none", "spans", "types"] = setting(
         "types", "Score every span of a sentence, or every span and type, to get candidates."
     )
+    beliefs: bool = setting(
+        False, "Denoise what is believed of candidates over the document, not their boundaries."
+    )
 
 
 @dataclass(frozen=True)
@@ -280,6 +283,8 @@ class Settings:
         values = dataclasses.asdict(self)
         if self.encoder.cased is None:  # release 0.1, which does not know it, can read the rest
             del values["encoder"]["cased"]
+        if not self.decoder.beliefs:
+            del values["decoder"]["beliefs"]
         return values
 
     def check(self, origin: str = "settings") -> None:
@@ -314,6 +319,11 @@ class Settings:
             raise SettingsError(
                 f"{origin}: inference.start=candidates needs decoder.initializer=spans or types, "
                 "and this model has none; use inference.start=noise"
+            )
+        if self.decoder.beliefs and self.decoder.initializer != "types":
+            raise SettingsError(
+                f"{origin}: decoder.beliefs needs decoder.initializer=types, not "
+                f"{self.decoder.initializer}; change one of them"
             )
         hidden = self.encoder.hidden_size
         if hidden is not None and hidden % self.decoder.heads:

@@ -86,13 +86,14 @@ class EncodedCorpus:
     ) -> None:
         """labels: types of the gold entities, which batches then include (training)."""
         self.tokenizer = tokenizer
+        self.docs = [s.doc for s in sentences]
         word_counts = np.array([len(s.words) for s in sentences], dtype=np.int64)
         width = CHARACTERS_PER_WORD if settings.character_filters else 0
-        words = [word for s in sentences for word in s.words]
+        self.words = words = [word for s in sentences for word in s.words]
         table = tokenizer.look_up([*SEPARATORS, *words], width)
         separator_ids, self.word_ids = np.split(table.word_ids, [len(SEPARATORS)])
         self.characters = table.characters
-        word_offset = _offsets(word_counts)
+        self.word_offset = word_offset = _offsets(word_counts)  # [sentences + 1]
         self.character_count = table.character_count
         subword_counts = table.subword_count[self.word_ids]
         self.subword_offset = _offsets(subword_counts)  # [words + 1] first subword of each word
@@ -107,7 +108,7 @@ class EncodedCorpus:
             sizes, separators = _word_sizes(self.word_ids, separator_ids, word_counts, limits)
             is_long = (word_counts > limits.sentence) | (separators > limits.separators)
         self.windows = _plan_windows(
-            [s.doc for s in sentences],
+            self.docs,
             word_offset,
             self.subword_offset,
             settings.context,

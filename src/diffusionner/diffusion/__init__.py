@@ -1,5 +1,6 @@
 """The diffusion process on boundaries: maths only, no network."""
 
+from diffusionner.diffusion.beliefs import BeliefDenoiser, BeliefWeights
 from diffusionner.diffusion.coordinates import Coordinates
 from diffusionner.diffusion.expansion import expand
 from diffusionner.diffusion.noise import gaussian_noise, mix_keys, span_noise, uniform_noise
@@ -18,6 +19,8 @@ from diffusionner.diffusion.spans import Candidates, ReverseStart
 
 __all__ = [
     "AUTO",
+    "BeliefDenoiser",
+    "BeliefWeights",
     "Candidates",
     "Coordinates",
     "ReverseStart",

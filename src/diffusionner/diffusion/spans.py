@@ -47,16 +47,20 @@ class Candidates(Generic[Array]):
     is_entity: Array
     slots: Array  # [B, S, K] true where the sentence has a span
     noisy: Array  # [B, S, K, 2] left and right word of the spans that the step saw
+    # [B, S, K, C + 1] the initializer's logits of each type and no-entity, if it scores types and
+    # they are needed
+    logits: Array | None = None
 
     def map(self, function: Callable[[Array], Any]) -> Candidates[Any]:
         """Apply a function to every array."""
-        return Candidates(*(function(getattr(self, f.name)) for f in fields(self)))
+        arrays = (getattr(self, f.name) for f in fields(self))
+        return Candidates(*(None if array is None else function(array) for array in arrays))
 
     @staticmethod
     def combine(
         parts: Sequence[Candidates[Array]], function: Callable[[list[Array]], Array]
     ) -> Candidates[Array]:
         """Stack or concatenate the arrays of several candidates, field by field."""
-        return Candidates(
-            *(function([getattr(p, f.name) for p in parts]) for f in fields(parts[0]))
-        )
+        columns = ([getattr(part, f.name) for part in parts] for f in fields(Candidates))
+        joined: list[Any] = [None if one[0] is None else function(one) for one in columns]
+        return Candidates(*joined)

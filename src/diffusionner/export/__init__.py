@@ -18,8 +18,15 @@ from diffusionner.export.int8 import quantise
 from diffusionner.files import file_digest, write_folders
 from diffusionner.inference import self_test
 from diffusionner.inference.pipeline import DiffusionNER
+from diffusionner.storage.beliefs import write_beliefs
 from diffusionner.storage.checkpoint import tokenizer_files
-from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE, config_bytes, new_config
+from diffusionner.storage.config import (
+    BELIEFS_FILE,
+    DENOISER_FILE,
+    ENCODER_FILE,
+    config_bytes,
+    new_config,
+)
 
 # Maximum change of F1 on dev, in points.
 LIMITS = {"float32": 0.1, "int8": 0.5}
@@ -102,7 +109,10 @@ def _write_rest(ner: DiffusionNER, folder: Path, test: Mapping[str, Any] | None 
     config = new_config(ner.labels, ner.settings, calibration, subwords.word_limits)
     config["tokenizer"] = {"limit": subwords.limit, **special}
     (folder / "tokenizer.json").write_bytes(tokenizer_files(subwords)["tokenizer.json"])
-    names = (ENCODER_FILE, DENOISER_FILE, "tokenizer.json")
+    names = [ENCODER_FILE, DENOISER_FILE, "tokenizer.json"]
+    if (beliefs := ner.engine.beliefs) is not None:
+        write_beliefs(folder / BELIEFS_FILE, beliefs.weights)
+        names.append(BELIEFS_FILE)
     config["files"] = {name: file_digest(folder / name) for name in names}
     if test is not None:
         config["self_test"] = test

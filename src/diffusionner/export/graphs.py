@@ -26,7 +26,7 @@ from diffusionner.model.network import DenoisingNetwork
 from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE
 
 INPUTS = DEVICE_ARRAYS[:6]  # what the encoder reads
-OUTPUTS = tuple(f.name for f in dataclasses.fields(Candidates) if f.name != "slots")
+OUTPUTS = tuple(f.name for f in dataclasses.fields(Candidates) if f.name not in ("slots", "logits"))
 
 
 def write_graphs(ner: DiffusionNER, folder: Path) -> None:

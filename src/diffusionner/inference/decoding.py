@@ -41,7 +41,7 @@ class EntityColumns(NamedTuple):
 
 
 _to_entity = partial(tuple.__new__, DecodedEntity)  # DecodedEntity(*row) takes nearly twice as long
-_NO_ENTITIES = EntityColumns(*[np.zeros(0, dtype=np.int64)] * 7)
+NO_ENTITIES = EntityColumns(*[np.zeros(0, dtype=np.int64)] * 7)
 
 
 class ScoreRule:
@@ -118,7 +118,7 @@ def merge_candidates(
     order = np.argsort(span, kind="stable")  # the steps of a span stay in order
     order = order[owned[order]]
     if not len(order):
-        return _NO_ENTITIES
+        return NO_ENTITIES
     starts = _run_starts(span[order])
     chosen_span = _best_of(order, starts, type_probability)  # from the step with the highest P^c
     summed = np.add.reduceat(summed[order], starts) / np.diff(starts, append=len(order))
@@ -141,7 +141,7 @@ def entities_by_sentence(
     parts: Iterable[EntityColumns], sentences: Sequence[int], policy: str
 ) -> list[list[DecodedEntity]]:
     """Return the entities of each sentence in reading order, with overlaps resolved."""
-    columns = EntityColumns(*map(np.concatenate, zip(_NO_ENTITIES, *parts, strict=True)))
+    columns = EntityColumns(*map(np.concatenate, zip(NO_ENTITIES, *parts, strict=True)))
     order = np.lexsort((-columns.right, columns.left, columns.sentence))
     columns = EntityColumns(*(column[order] for column in columns))
     entities = list(map(_to_entity, zip(*(c.tolist() for c in columns[1:]), strict=True)))

@@ -8,7 +8,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from diffusionner.batching import Batch
-from diffusionner.diffusion import Candidates, ReverseStart
+from diffusionner.diffusion import BeliefDenoiser, Candidates, ReverseStart
 from diffusionner.settings import InferenceSettings
 
 # Waits for a batch and returns its result.
@@ -21,6 +21,10 @@ class Engine(Protocol):
     labels: list[str]
     subword_multiple: int  # the length of a batch is padded to a multiple of this
     prefetch: int  # batches that may be launched before the first result is awaited
+
+    @property
+    def beliefs(self) -> BeliefDenoiser | None:
+        """Return what denoises candidates over documents; None if the network does not."""
 
     def launch(
         self, batch: Batch[np.ndarray], start: ReverseStart[np.ndarray], settings: InferenceSettings

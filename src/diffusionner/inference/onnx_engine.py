@@ -26,6 +26,7 @@ from diffusionner.batching.subwords import (
 )
 from diffusionner.diffusion import (
     AUTO,
+    BeliefDenoiser,
     Candidates,
     Coordinates,
     ReverseStart,
@@ -40,7 +41,9 @@ from diffusionner.errors import CheckpointError, first_line
 from diffusionner.files import read_bounded
 from diffusionner.inference.engine import Pending
 from diffusionner.settings import InferenceSettings, Settings
+from diffusionner.storage.beliefs import read_beliefs
 from diffusionner.storage.config import (
+    BELIEFS_FILE,
     DENOISER_FILE,
     ENCODER_FILE,
     check_files,
@@ -72,6 +75,10 @@ class OnnxEngine:
         self.coordinates = Coordinates(settings.diffusion.coordinates, settings.diffusion.scale)
         self.encoder = _Graph(folder / ENCODER_FILE)
         self.denoiser = _Graph(folder / DENOISER_FILE)
+        self.beliefs: BeliefDenoiser | None = None
+        if settings.decoder.beliefs:
+            weights = read_beliefs(folder / BELIEFS_FILE, len(labels))
+            self.beliefs = BeliefDenoiser(weights, self.schedule)
         self.threads = available_threads()
         self.workers = ThreadPoolExecutor(self.threads)
         _ENGINES.add(self)
@@ -120,7 +127,8 @@ class OnnxEngine:
             first, candidates = given.shape[1], given[:, :0] if spans is None else spans
             slots = np.concatenate([start.given_slots & absent(given, candidates, slots), slots], 1)
             spans = np.concatenate([given, candidates], 1)
-        if settings.steps == 0:
+        own_candidates = given is None and settings.start == "candidates"
+        if settings.steps == 0 or (self.beliefs is not None and own_candidates):
             assert spans is not None
             return read_initializer(sentence["initial_types"], spans, slots)
 
@@ -131,7 +139,11 @@ class OnnxEngine:
             step = {"x": x, "t": np.array(t, dtype=np.int64), "slots": slots}
             outputs = self.denoiser.run(sentence | step)
             x0 = outputs.pop("x0")
-            return x0, Candidates(**outputs, slots=slots[:, None])
+            logits = None
+            if self.beliefs is not None:
+                spans = np.stack([outputs["left"], outputs["right"]], -1)[:, 0]
+                logits = type_logits(sentence["initial_types"], spans)[:, None]
+            return x0, Candidates(**outputs, slots=slots[:, None], logits=logits)
 
         encode = self.coordinates.encode
         x = noise(0) if spans is None else encode(spans[:, None], lengths[:, None])
@@ -189,14 +201,21 @@ def read_initializer(
     The same as `model.initializer.SpanScores.candidates`, without torch.
     """
     left, right = spans[..., 0], spans[..., 1]
-    chosen = types[np.arange(len(types))[:, None], left, right]  # [B, K, C]
-    logits = np.concatenate([chosen, np.zeros_like(chosen[..., :1])], -1)
+    logits = type_logits(types, spans)
     type_id = logits.argmax(-1)
     odds = np.exp(logits - logits.max(-1, keepdims=True))
     probability = 1 / odds.sum(-1)  # of the best type, whose odds are 1
     is_entity = (type_id < types.shape[-1]) & slots
-    found = Candidates(left, right, type_id, 3 * probability, probability, is_entity, slots, spans)
+    found = Candidates(
+        left, right, type_id, 3 * probability, probability, is_entity, slots, spans, logits
+    )
     return found.map(lambda array: array[:, None])
+
+
+def type_logits(types: np.ndarray, spans: np.ndarray) -> np.ndarray:
+    """Return the logits of spans [B, K, 2] for each type and no-entity: [B, K, C + 1]."""
+    chosen = types[np.arange(len(types))[:, None], spans[..., 0], spans[..., 1]]
+    return np.concatenate([chosen, np.zeros_like(chosen[..., :1])], -1)
 
 
 def encoder_inputs(
@@ -232,7 +251,8 @@ def load(folder: Path) -> tuple[OnnxEngine, SubwordTokenizer, Settings]:
     numbers = _tokenizer_numbers(config.get("tokenizer"), file)
     for name in (ENCODER_FILE, DENOISER_FILE):
         check_graph(folder / name)
-    check_files(folder, config, ENCODER_FILE, DENOISER_FILE, BACKEND_FILE)
+    beliefs = [BELIEFS_FILE] if settings.decoder.beliefs else []
+    check_files(folder, config, ENCODER_FILE, DENOISER_FILE, BACKEND_FILE, *beliefs)
     path = folder / BACKEND_FILE
     try:
         backend = parse_backend(read_bounded(path, MAX_TOKENIZER))

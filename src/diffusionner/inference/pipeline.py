@@ -21,7 +21,6 @@ from diffusionner.inference.stream import (
     Inputs,
     Item,
     PredictionTask,
-    batch_size,
     paused_collector,
     predict,
     predict_stream,
@@ -319,9 +318,9 @@ class DiffusionNER:
         Adjacent items of one document are each other's context.
         """
         inference = self._with_options(options).inference if options else self.settings.inference
-        rule, size = self.score_rule(inference), batch_size(self.engine, inference)
+        rule = self.score_rule(inference)
         numbered = (Item(*item, number) for number, item in enumerate(items))
-        reader = ChunkReader(numbered, size, self.subwords, self.settings.encoder)
+        reader = ChunkReader(numbered, self.engine, inference, self.subwords, self.settings.encoder)
         predicted = predict_stream(self.engine, reader, inference, rule)
         results = (entities for _, entities in predicted)
         return refuse_unread(results) if strict else results
@@ -370,9 +369,9 @@ class DiffusionNER:
         settings = refinement_settings(self.settings, options, only)
         first, inference = refining.start_timestep(settings, timestep), settings.inference
         make_task = partial(refining.refinement_task, only=only, timestep=first)
-        size, rule = batch_size(self.engine, inference), self.score_rule(inference)
+        rule = self.score_rule(inference)
         placed = refining.place_spans(items, self.labels, label_map)
-        reader = ChunkReader(placed, size, self.subwords, self.settings.encoder)
+        reader = ChunkReader(placed, self.engine, inference, self.subwords, self.settings.encoder)
         predicted = predict_stream(self.engine, reader, inference, rule, make_task)
         return (item.given.refinement(entities, only) for item, entities in predicted if item.given)
 

@@ -86,7 +86,9 @@ def refinement_task(chunk: Chunk, only: bool, timestep: int) -> RefinementTask:
     for item in chunk.items:
         assert item.given is not None
         given += item.given.placed
-    return RefinementTask(chunk.corpus, chunk.sentences, given=given, only=only, timestep=timestep)
+    return RefinementTask(
+        chunk.corpus, chunk.sentences, chunk.blocks, given=given, only=only, timestep=timestep
+    )
 
 
 def place_spans(

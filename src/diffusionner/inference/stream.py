@@ -19,14 +19,22 @@ import numpy as np
 from diffusionner.batching import EncodedCorpus
 from diffusionner.batching.subwords import SubwordTokenizer
 from diffusionner.corpus import Entities, Entity, Sentence
-from diffusionner.diffusion import AUTO, ReverseStart, span_slots
+from diffusionner.diffusion import AUTO, BeliefDenoiser, ReverseStart, span_slots
 from diffusionner.inference.coverage import measure_coverage
 from diffusionner.inference.decoding import (
+    NO_ENTITIES,
     DecodedEntity,
     EntityColumns,
     ScoreRule,
     entities_by_sentence,
     merge_candidates,
+)
+from diffusionner.inference.documents import (
+    BlockCounter,
+    CandidateColumns,
+    denoise_documents,
+    document_blocks,
+    owned_candidates,
 )
 from diffusionner.inference.engine import Engine, Pending
 from diffusionner.refinement import GivenSpans
@@ -57,7 +65,9 @@ class PredictionTask:
 
     corpus: EncodedCorpus
     sentences: Sequence[int]
+    blocks: np.ndarray | None = None  # of documents, for each sentence; None: by their `doc`
     decoded: list[EntityColumns] = field(default_factory=list)  # of finished batches
+    candidates: list[CandidateColumns] = field(default_factory=list)  # to denoise over documents
     remaining: int = 0  # unfinished batches
 
     def launch(self, engine: Engine, chosen: np.ndarray, settings: InferenceSettings) -> Pending:
@@ -65,6 +75,16 @@ class PredictionTask:
         batch = self.corpus.batch(chosen, (engine.subword_multiple, 1, 1, 1, 1))
         slots = span_slots(batch.lengths, settings.spans, settings.start)
         return engine.launch(batch, ReverseStart(slots, is_ragged=not slots.all()), settings)
+
+    def denoise(self, beliefs: BeliefDenoiser, steps: int, rule: ScoreRule) -> EntityColumns:
+        """Denoise the candidates of all batches, document by document."""
+        if not self.candidates:
+            return NO_ENTITIES
+        columns = CandidateColumns(*map(np.concatenate, zip(*self.candidates, strict=True)))
+        blocks = self.blocks
+        if blocks is None:
+            blocks = document_blocks(self.corpus, self.sentences)
+        return denoise_documents(beliefs, columns, self.corpus, self.sentences, blocks, steps, rule)
 
 
 def predict(
@@ -101,7 +121,7 @@ def predict_each(
     on_launch is called after a launch, while the device is busy and the host is free; on_done is
     called after each batch, with the number of its windows.
     """
-    size = batch_size(engine, settings)
+    size, beliefs = batch_size(engine, settings), engine.beliefs
     policy = rule.flat_policy if settings.overlap == "flat" else settings.overlap
     running: deque[tuple[PredictionTask, np.ndarray, Pending]] = deque()
     unfinished: deque[PredictionTask] = deque()
@@ -110,11 +130,17 @@ def predict_each(
         """Decode batches until at most `limit` are running; yield the tasks that are complete."""
         while len(running) > limit:
             task, chosen, candidates = running.popleft()
-            task.decoded.append(merge_candidates(candidates(), task.corpus.windows, chosen, rule))
+            found, windows = candidates(), task.corpus.windows
+            if beliefs is None:
+                task.decoded.append(merge_candidates(found, windows, chosen, rule))
+            else:
+                task.candidates.append(owned_candidates(found, windows, chosen))
             task.remaining -= 1
             on_done(len(chosen))
         while unfinished and not unfinished[0].remaining:
             task = unfinished.popleft()
+            if beliefs is not None:
+                task.decoded.append(task.denoise(beliefs, settings.steps, rule))
             yield entities_by_sentence(task.decoded, task.sentences, policy)
 
     for task in tasks:
@@ -133,6 +159,7 @@ class Item:
     """One input with its sentences."""
 
     given: GivenSpans | None = None  # spans to refine
+    blocks: Sequence[int] = ()  # block of each sentence, where documents are denoised
 
     def __init__(self, content: Content, doc: str | None, number: int) -> None:
         self.content = content
@@ -148,6 +175,12 @@ class Item:
         if doc is None and isinstance(content, str):
             doc = f"\0text {number}"  # the sentences of one text are each other's context
         self.sentences = [Sentence(part.words, doc=doc) for part in self.parts]
+
+    def count_blocks(self, counter: BlockCounter) -> None:
+        self.blocks = [
+            counter.add(sentence.doc, len(sentence.words), number == 0)
+            for number, sentence in enumerate(self.sentences)
+        ]
 
     def entities(self, decoded: Iterator[list[DecodedEntity]], labels: Sequence[str]) -> Entities:
         """Return the entities in the offsets of the input; decoded: entities by sentence."""
@@ -169,7 +202,7 @@ def predict_stream(
     reader: ChunkReader,
     settings: InferenceSettings,
     rule: ScoreRule,
-    make_task: Callable[[Chunk], PredictionTask] = lambda c: PredictionTask(c.corpus, c.sentences),
+    make_task: Callable[[Chunk], PredictionTask] = lambda chunk: chunk.task(),
 ) -> Iterator[tuple[Item, Entities]]:
     """Yield each item with its entities; read the next ones while a device runs the last.
 
@@ -208,6 +241,10 @@ class Chunk:
     items: list[Item]
     corpus: EncodedCorpus
     sentences: range  # indices of the items' sentences in the corpus
+    blocks: np.ndarray | None  # of documents, for each sentence
+
+    def task(self) -> PredictionTask:
+        return PredictionTask(self.corpus, self.sentences, self.blocks)
 
 
 class ChunkReader:
@@ -216,18 +253,21 @@ class ChunkReader:
     def __init__(
         self,
         items: Iterable[Item],
-        batch_size: int,
+        engine: Engine,
+        inference: InferenceSettings,
         subwords: SubwordTokenizer,
         settings: EncoderSettings,
     ) -> None:
         self.items = iter(items)
+        # Candidates are denoised over blocks of documents, so no chunk ends within a block.
+        self.counter = None if engine.beliefs is None else BlockCounter()
         self.subwords = subwords
         self.settings = settings
         self.measure = partial(measure_coverage, subwords=subwords, settings=settings)
-        self.batch_size = batch_size
+        self.batch_size = batch_size(engine, inference)
         self.context = settings.context
-        self.chunk_size = batch_size  # in sentences; grows
-        self.max_chunk_size = batch_size * BUFFERED_BATCHES
+        self.chunk_size = self.batch_size  # in sentences; grows
+        self.max_chunk_size = self.batch_size * BUFFERED_BATCHES
         self.waiting: list[Item] = []
         self.waiting_sentences = 0
         self.before: list[Sentence] = []  # the last sentences of the previous chunk
@@ -244,6 +284,8 @@ class ChunkReader:
             if item is None:
                 self.ended = True
                 break
+            if self.counter is not None:
+                item.count_blocks(self.counter)
             self.waiting.append(item)
             self.waiting_sentences += len(item.sentences)
         return self.ended or self.waiting_sentences >= self.chunk_size
@@ -257,6 +299,8 @@ class ChunkReader:
             while ready and after < self.context and not self.ended:
                 ready -= 1
                 after += len(self.waiting[ready].sentences)
+            if self.counter is not None:
+                ready = self._whole_blocks(ready)
             if ready:
                 break
             if self.ended:
@@ -272,7 +316,21 @@ class ChunkReader:
         corpus = EncodedCorpus(self.before + inside + after_chunk, self.subwords, self.settings)
         sentences = range(len(self.before), len(self.before) + len(inside))
         self.before = (self.before + inside)[-self.context :] if self.context else []
-        return Chunk(items, corpus, sentences)
+        blocks = None
+        if self.counter is not None:
+            blocks = np.array([block for item in items for block in item.blocks], dtype=np.int64)
+        return Chunk(items, corpus, sentences, blocks)
+
+    def _whole_blocks(self, ready: int) -> int:
+        """Return the number of waiting items, at most `ready`, that end with a block."""
+        if ready == len(self.waiting) and not self.ended:
+            ready -= 1  # the next item may belong to the last one's block
+        while 0 < ready < len(self.waiting):
+            last, following = self.waiting[ready - 1], self.waiting[ready]
+            if last.blocks[-1:] != following.blocks[:1]:
+                break
+            ready -= 1
+        return max(0, ready)
 
 
 def separate_documents(texts: Iterable[str]) -> Iterator[tuple[str, None]]:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from diffusionner.batching import Batch
-from diffusionner.diffusion import Candidates, ReverseStart
+from diffusionner.diffusion import BeliefDenoiser, Candidates, ReverseStart
 from diffusionner.errors import SettingsError, first_line, nearest
 from diffusionner.inference.engine import Engine, Pending
 from diffusionner.model.base import Network
@@ -34,6 +34,10 @@ class TorchEngine:
         self.running = running or network
         self.labels = network.labels
 
+    @property
+    def beliefs(self) -> BeliefDenoiser | None:
+        return self.network.belief_denoiser()
+
     def launch(
         self, batch: Batch[np.ndarray], start: ReverseStart[np.ndarray], settings: InferenceSettings
     ) -> Pending:
@@ -53,8 +57,8 @@ class TorchEngine:
         finally:
             if was_training:
                 network.train()
-        arrays = {name: tensor.cpu().numpy() for name, tensor in vars(candidates).items()}
-        return lambda: Candidates(**arrays)
+        arrays: Candidates[np.ndarray] = candidates.map(lambda tensor: tensor.cpu().numpy())
+        return lambda: arrays
 
 
 def load_engine(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from diffusionner.batching import Batch
 from diffusionner.corpus import Sentence
-from diffusionner.diffusion import Candidates, ReverseStart
+from diffusionner.diffusion import BeliefDenoiser, Candidates, ReverseStart
 from diffusionner.model.encoder import SentenceEncoder, SentenceEncoding, Transformer
 from diffusionner.settings import InferenceSettings, Settings
 
@@ -50,6 +50,10 @@ class Network(nn.Module, ABC):
 
         keys: [B] noise keys of the sentences. Only methods that denoise use keys and start.
         """
+
+    def belief_denoiser(self) -> BeliefDenoiser | None:
+        """Return what denoises candidates over documents; None if the method does not."""
+        return None
 
     def encode(self, batch: Batch[Tensor], freeze_encoder: bool = False) -> SentenceEncoding:
         """Return H_S. freeze_encoder: without gradients for the pretrained part."""

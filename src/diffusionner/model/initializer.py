@@ -36,13 +36,17 @@ class SpanScores:
         cells = (left * self.spans.shape[1] + right).flatten(1)
         return self.spans.flatten(1).gather(1, cells).view(left.shape).sigmoid()
 
-    def type_probabilities(self, left: Tensor, right: Tensor) -> Tensor:
-        """Return the probabilities of each type and of no-entity: [B, D, K, C + 1]."""
+    def type_logits(self, left: Tensor, right: Tensor) -> Tensor:
+        """Return the logits of each type and of no-entity: [B, D, K, C + 1]."""
         assert self.types is not None
         types = self.types.shape[-1]
         cells = (left * self.spans.shape[1] + right).flatten(1)[..., None].expand(-1, -1, types)
         chosen = self.types.flatten(1, 2).gather(1, cells).view(*left.shape, types)
-        return F.pad(chosen, (0, 1)).softmax(-1)
+        return F.pad(chosen, (0, 1))
+
+    def type_probabilities(self, left: Tensor, right: Tensor) -> Tensor:
+        """Return the probabilities of each type and of no-entity: [B, D, K, C + 1]."""
+        return self.type_logits(left, right).softmax(-1)
 
     def candidates(self, spans: Tensor, slots: Tensor) -> Candidates[Tensor]:
         """Score spans [B, K, 2] by their type alone, without denoising; slots: [B, K].
@@ -51,11 +55,12 @@ class SpanScores:
         """
         spans, slots = spans[:, None], slots[:, None]  # as one step
         left, right = spans.unbind(-1)
-        probabilities = self.type_probabilities(left, right)
+        logits = self.type_logits(left, right)
+        probabilities = logits.softmax(-1)
         probability, type_id = probabilities.max(-1)
         is_entity = (type_id < probabilities.shape[-1] - 1) & slots
         return Candidates(
-            left, right, type_id, 3 * probability, probability, is_entity, slots, spans
+            left, right, type_id, 3 * probability, probability, is_entity, slots, spans, logits
         )
 
 

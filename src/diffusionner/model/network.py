@@ -13,6 +13,7 @@ from torch import Tensor
 from diffusionner.batching import Batch
 from diffusionner.diffusion import (
     AUTO,
+    BeliefDenoiser,
     Candidates,
     Coordinates,
     ReverseStart,
@@ -25,9 +26,10 @@ from diffusionner.diffusion import (
     timestep_sequence,
 )
 from diffusionner.model.base import Network
+from diffusionner.model.beliefs import BeliefNetwork
 from diffusionner.model.decoder import EntityDecoder, Prediction, PreparedSentence, read_out
 from diffusionner.model.encoder import SentenceEncoding, Transformer
-from diffusionner.model.initializer import best_spans
+from diffusionner.model.initializer import SpanScores, best_spans
 from diffusionner.model.tensors import to_device
 from diffusionner.settings import InferenceSettings, Settings
 
@@ -46,7 +48,7 @@ class ReverseState:
 class DenoisingNetwork(Network):
     """Sentence encoder and entity decoder, with the schedule and coordinates of the diffusion."""
 
-    type_weights = tuple(f"decoder.{name}" for name in EntityDecoder.type_weights)
+    type_weights = (*(f"decoder.{name}" for name in EntityDecoder.type_weights), "beliefs.")
 
     def __init__(self, transformer: Transformer, labels: Sequence[str], settings: Settings) -> None:
         super().__init__(transformer, labels, settings)
@@ -58,6 +60,12 @@ class DenoisingNetwork(Network):
             settings.diffusion.timesteps,
             settings.decoder,
         )
+        self.beliefs = BeliefNetwork(len(self.labels)) if settings.decoder.beliefs else None
+
+    def belief_denoiser(self) -> BeliefDenoiser | None:
+        if self.beliefs is None:
+            return None
+        return BeliefDenoiser(self.beliefs.weights(), self.schedule)
 
     def prepare(self, batch: Batch[Tensor], freeze_encoder: bool = False) -> PreparedSentence:
         """Encode a batch; the only part whose cost does not depend on the number of steps."""
@@ -87,27 +95,53 @@ class DenoisingNetwork(Network):
         start: ReverseStart[Tensor],
         settings: InferenceSettings,
     ) -> Candidates[Tensor]:
+        initializer = self.decoder.initializer
+        if initializer is not None and not self.moves_spans(start, settings):
+            initial = initializer(encoding.states, encoding.mask)
+            spans, slots, _ = self._choose_spans(initial, start, settings)
+            assert spans is not None
+            return initial.candidates(spans, slots)
         state = self.start_reverse(encoding, start, settings)
-        if settings.steps == 0:
-            assert state.sentence.initial is not None and state.x is not None
-            spans = self.coordinates.decode(state.x, encoding.lengths[:, None])
-            return state.sentence.initial.candidates(spans[:, 0], state.slots)
+        initial = state.sentence.initial
         steps = list(self.reverse(state, keys, settings, start.timestep))
         counted = steps if settings.average_steps else steps[-1:]
-        parts = [read_out(s.prediction, state.slots, state.sentence.initial) for s in counted]
+        parts = [read_out(step.prediction, state.slots, initial) for step in counted]
+        if self.beliefs is not None and initial is not None:
+            for part in parts:
+                part.logits = initial.type_logits(part.left, part.right)
         return parts[0] if len(parts) == 1 else Candidates.combine(parts, lambda x: torch.cat(x, 1))
+
+    def moves_spans(self, start: ReverseStart[Any], settings: InferenceSettings) -> bool:
+        """Return whether boundaries are denoised.
+
+        Without steps they are not. With a belief network, neither are the boundaries of candidates:
+        a better span is another candidate. The steps then denoise beliefs.
+        """
+        own_candidates = start.given is None and settings.start == "candidates"
+        return settings.steps > 0 and not (self.beliefs is not None and own_candidates)
 
     def start_reverse(
         self, encoding: SentenceEncoding, start: ReverseStart[Tensor], settings: InferenceSettings
     ) -> ReverseState:
         """Prepare the sentence and choose the spans of the first step."""
-        sentence, slots, given = self.decoder.prepare(encoding), start.slots, start.given
+        sentence = self.decoder.prepare(encoding)
+        spans, slots, given = self._choose_spans(sentence.initial, start, settings)
         # If every sentence has all spans, attention is faster without a mask.
-        masked = settings.spans == AUTO or given is not None or start.is_ragged
+        masked = settings.spans == AUTO or given > 0 or start.is_ragged
+        x = None
+        if spans is not None:
+            x = self.coordinates.encode(spans[:, None], encoding.lengths[:, None])
+        return ReverseState(sentence, slots, slots if masked else None, x, given)
+
+    def _choose_spans(
+        self, initial: SpanScores | None, start: ReverseStart[Tensor], settings: InferenceSettings
+    ) -> tuple[Tensor | None, Tensor, int]:
+        """Return spans [B, G + K, 2] (None: noise), slots [B, G + K] and the number G of given."""
+        slots, given = start.slots, start.given
         spans = None
         if settings.start == "candidates" and slots.shape[1]:
-            assert sentence.initial is not None
-            spans, scores = best_spans(sentence.initial.spans, slots.shape[1])
+            assert initial is not None
+            spans, scores = best_spans(initial.spans, slots.shape[1])
             if settings.spans == AUTO:
                 slots = likely_candidates(slots, scores)
                 if not slots.is_cuda:  # reading the number of slots would stall a GPU
@@ -118,11 +152,7 @@ class DenoisingNetwork(Network):
             own = given[:, :0] if spans is None else spans
             slots = torch.cat([start.given_slots & absent(given, own, slots), slots], 1)
             spans = torch.cat([given, own], 1)
-        x = None
-        if spans is not None:
-            x = self.coordinates.encode(spans[:, None], encoding.lengths[:, None])
-        count = 0 if given is None else given.shape[1]
-        return ReverseState(sentence, slots, slots if masked else None, x, count)
+        return spans, slots, 0 if given is None else given.shape[1]
 
     def reverse(
         self,

@@ -20,6 +20,7 @@ VERSION = 2
 WEIGHTS = "model.safetensors"
 ENCODER_FILE = "encoder.onnx"
 DENOISER_FILE = "denoiser.onnx"
+BELIEFS_FILE = "beliefs.safetensors"  # of an exported model
 STATE_FILE = "state.safetensors"  # training state for --resume; not part of the model
 CARD = "README.md"
 TEST_SCORES = "test.json"  # written by training

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 
+import numpy as np
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from diffusionner.batching import EncodedCorpus
 from diffusionner.inference.decoding import DecodedEntity, ScoreRule
+from diffusionner.inference.documents import document_blocks
 from diffusionner.inference.stream import PredictionTask, predict
 from diffusionner.inference.torch_engine import engine_in_training
 from diffusionner.model.base import Network
@@ -50,9 +52,12 @@ def predict_shared(
     rule: ScoreRule,
 ) -> list[list[DecodedEntity]]:
     """Return the predictions for all `count` sentences; each process predicts a part of them."""
-    mine = range(accelerator.process_index, count, accelerator.num_processes)
-    found = predict(engine_in_training(network), PredictionTask(corpus, mine), inference, rule)
+    # Each process gets whole blocks, whose candidates are denoised together.
+    blocks = document_blocks(corpus, range(count))
+    mine = np.flatnonzero(blocks % accelerator.num_processes == accelerator.process_index)
+    task = PredictionTask(corpus, mine.tolist(), blocks[mine])
+    found = predict(engine_in_training(network), task, inference, rule)
     if accelerator.num_processes == 1:
         return found
-    merged = dict(gather_object(list(zip(mine, found, strict=True))))
+    merged = dict(gather_object(list(zip(mine.tolist(), found, strict=True))))
     return [merged[number] for number in range(count)]

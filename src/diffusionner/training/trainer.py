@@ -27,11 +27,13 @@ from diffusionner.inference import self_test
 from diffusionner.inference.decoding import ScoreRule, to_spans
 from diffusionner.methods import network_class, objective_class
 from diffusionner.model.base import Network
+from diffusionner.model.network import DenoisingNetwork
 from diffusionner.model.tensors import batch_to_device
 from diffusionner.settings import Settings
 from diffusionner.storage import checkpoint, encoders
 from diffusionner.storage.calibration import load_calibration
 from diffusionner.storage.config import STATE_FILE, TEST_SCORES, is_model, read_config
+from diffusionner.training.beliefs import train_beliefs
 from diffusionner.training.data import RunData, load_data
 from diffusionner.training.masking import SubwordMasking
 from diffusionner.training.objective import NotFinite
@@ -149,6 +151,8 @@ class Trainer:
                 self.progress.epoch, self.progress.batch = epoch + 1, 0
                 self._select(epoch + 1)
                 self._save(started)
+            if self.settings.decoder.beliefs:
+                self._train_beliefs()
             return Outcome(
                 self.progress.best_f1,
                 self.progress.best_epoch,
@@ -286,37 +290,61 @@ class Trainer:
 
     def _select(self, epoch: int) -> None:
         """Evaluate on dev and save the model if it is the best so far; without dev, always."""
-        training = self.settings.training
-        if epoch % training.evaluate_every and epoch != self.epochs:
+        if epoch % self.settings.training.evaluate_every and epoch != self.epochs:
             return
         network = self.network
         if self.weights.average is not None:
             network = cast(Network, self.weights.average.module)
-        settings, calibration, improved = self.settings, None, True
-        record: dict[str, float | int] = {}
+        record = self._save_if_better(network)
+        if record.pop("improved"):
+            self.progress.best_epoch = epoch
+        self.reporter.epoch(self.progress.step, epoch, {**record, "best": self.progress.best_epoch})
+
+    def _save_if_better(self, network: Network) -> dict[str, float]:
+        """Evaluate a network on dev and save it if it is the best so far; return what to report."""
+        settings, calibration = self.settings, None
+        record: dict[str, float] = {"improved": True}
         if self.data.dev:
             clock = time.monotonic()
-            dev, labels, tune = self.data.dev, self.data.labels, training.tune_threshold
+            dev, tune = self.data.dev, settings.training.tune_threshold
             predict = partial(predict_shared, self.accelerator, network, self.dev, len(dev))
-            result = evaluate_on_dev(predict, dev, labels, settings.inference, tune)
+            result = evaluate_on_dev(predict, dev, self.data.labels, settings.inference, tune)
             record = {"f1": result.f1} | ({} if result.phi is None else {"phi": result.phi})
             record["evaluation_seconds"] = time.monotonic() - clock
-            improved = result.f1 > self.progress.best_f1
+            record["improved"] = result.f1 > self.progress.best_f1
             settings = replace(settings, inference=result.inference)
             calibration = result.calibration
             self.progress.best_f1 = max(result.f1, self.progress.best_f1)
-        if improved:
-            self.progress.best_epoch = epoch
-            if self.accelerator.is_main_process:
-                model = network, self.tokenizer, settings
-                test = self_test.record_torch(*model)
-                checkpoint.save(self.output, *model, calibration, self_test=test)
-        self.reporter.epoch(self.progress.step, epoch, {**record, "best": self.progress.best_epoch})
+        if record["improved"] and self.accelerator.is_main_process:
+            model = network, self.tokenizer, settings
+            test = self_test.record_torch(*model)
+            checkpoint.save(self.output, *model, calibration, self_test=test)
+        return record
+
+    def _train_beliefs(self) -> None:
+        """Train the belief network of the best model; keep it if it does better on dev."""
+        self._load_best()
+        self.reporter.say("training the belief network")
+        train_beliefs(
+            cast(DenoisingNetwork, self.network),
+            self.corpus,
+            self.data.train,
+            self.tokenizer,
+            self.settings,
+            self.accelerator,
+        )
+        before, record = self.progress.best_f1, self._save_if_better(self.network)
+        if "f1" in record:
+            change = f"dev F1 {100 * record['f1']:.2f}, without it {100 * before:.2f}"
+            self.reporter.say(change if record["improved"] else f"{change}; left untrained")
+
+    def _load_best(self) -> None:
+        self.accelerator.wait_for_everyone()  # until the best model is on disk
+        checkpoint.load_weights(self.network, self.output / "model.safetensors")
 
     def _score_test(self) -> Report:
         """Score the best model on test, once."""
-        self.accelerator.wait_for_everyone()  # until the best model is on disk
-        checkpoint.load_weights(self.network, self.output / "model.safetensors")
+        self._load_best()
         inference = Settings.from_dict(read_config(self.output)["settings"]).inference
         rule = ScoreRule(inference, self.data.labels, load_calibration(self.output))
         sentences = self.data.test

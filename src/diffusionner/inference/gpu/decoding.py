@@ -68,8 +68,11 @@ class GraphedDecoding:
         start: ReverseStart[np.ndarray],
         settings: InferenceSettings,
     ) -> Candidates[Tensor] | None:
-        """Return the network's candidates; None for a new shape, given spans and zero steps."""
-        if start.given is not None or settings.steps == 0:
+        """Return the network's candidates; None if they must be computed without a recording.
+
+        That is so for a new shape, given spans, zero steps and a network with beliefs.
+        """
+        if start.given is not None or settings.steps == 0 or self.network.beliefs is not None:
             return None
         masked = settings.spans == AUTO or start.is_ragged
         (sentences, words), spans = batch.first.shape, start.slots.shape[1]

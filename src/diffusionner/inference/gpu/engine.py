@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from diffusionner.batching import Batch, round_up
-from diffusionner.diffusion import AUTO, Candidates, ReverseStart
+from diffusionner.diffusion import AUTO, BeliefDenoiser, Candidates, ReverseStart
 from diffusionner.inference.engine import Pending
 from diffusionner.inference.gpu.encoding import PackedTransformer, RecordedContext, can_pack
 from diffusionner.inference.gpu.recording import SPANS, CudaRecorder, Recorder, Shape
@@ -110,6 +110,10 @@ class GpuEngine:
             if can_pack(running.encoder):
                 record = CudaRecorder(_stream(self.device)) if cuda_graphs else None
                 self.transformer = PackedTransformer(running.encoder, record)
+
+    @property
+    def beliefs(self) -> BeliefDenoiser | None:
+        return self.network.belief_denoiser()
 
     @property
     def recordings(self) -> int:
@@ -252,7 +256,8 @@ def _after(stream: torch.cuda.Stream | None, needed: Tensor) -> AbstractContextM
 def fetch(found: Candidates[Tensor]) -> Pending:
     """Start copying candidates to the host, as one tensor; the result waits for them."""
     named = [vars(found)[name].float() for name in _COLUMNS]
-    columns = torch.stack([*named, *found.noisy.float().unbind(-1)])
+    logits = () if found.logits is None else found.logits.float().unbind(-1)
+    columns = torch.stack([*named, *found.noisy.float().unbind(-1), *logits])
     arrived = None
     on_host = torch.empty(columns.shape, dtype=columns.dtype, pin_memory=columns.is_cuda)
     on_host.copy_(columns, non_blocking=True)
@@ -265,7 +270,10 @@ def fetch(found: Candidates[Tensor]) -> Pending:
             arrived.synchronize()
         values = on_host.numpy()
         named = {name: values[i].astype(dtype) for i, (name, dtype) in enumerate(_COLUMNS.items())}
-        return Candidates(**named, noisy=np.stack([*values[-2:]], -1).astype(np.int64))
+        first, last = len(_COLUMNS), len(_COLUMNS) + 2
+        noisy = np.stack([*values[first:last]], -1).astype(np.int64)
+        logits_on_host = np.stack([*values[last:]], -1) if logits else None
+        return Candidates(**named, noisy=noisy, logits=logits_on_host)
 
     return wait
 

@@ -1,0 +1,181 @@
+"""Denoising of beliefs: what the candidates of a document tell about each other.
+
+The boundaries of a span are denoised within its sentence. What is believed of it, a probability of
+each type and of no entity, is denoised over the document: the second "Jordan" knows of the first,
+and a span inside another knows what the outer one is. The diffused state of a candidate is its type
+as analog bits, z in (-1, 1) with one entry for each type and no-entity. The network sees z of all
+candidates at timestep t and adds a residual to the initializer's logits, so a network that has
+learned nothing changes nothing.
+
+The functions take numpy's arrays at inference, whatever runs the sentence encoder, and torch's in
+training. Shapes: D documents, N candidates each, C types, R relations, h hidden size.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from diffusionner.diffusion.coordinates import Array
+from diffusionner.diffusion.sampler import reverse_process, timestep_sequence
+from diffusionner.diffusion.schedule import Schedule
+
+Kind = TypeVar("Kind")
+RELATIONS = 13  # number of the relations below
+NEAR, FAR = 2, 8  # sentences between two candidates
+MIN_LOG = -8.0  # log-probabilities are clipped to it
+MAX_LOGIT = 30.0
+
+
+@dataclass
+class CandidateSet(Generic[Kind]):
+    """The candidates of D documents."""
+
+    logits: Kind  # [D, N, C + 1] of the initializer; that of no-entity, the last, is zero
+    sentence: Kind  # [D, N] number of the sentence in the document
+    left: Kind  # [D, N] first word in the sentence
+    right: Kind  # [D, N] last word
+    words: Kind  # [D, N] id of the candidate's words; equal words have equal ids
+    first_word: Kind  # [D, N] id of its first word
+    last_word: Kind  # [D, N] id of its last word, often the head
+    present: Kind  # [D, N] false for padding
+
+    def map(self, function: Any) -> CandidateSet[Any]:
+        """Apply a function to every array."""
+        return CandidateSet(*(function(getattr(self, f.name)) for f in fields(self)))
+
+
+class BeliefWeights(NamedTuple):
+    """A perceptron with one hidden layer; weights as in `torch.nn.Linear`."""
+
+    hidden: Array  # [h, inputs]
+    hidden_bias: Array  # [h]
+    output: Array  # [C + 1, h]
+    output_bias: Array  # [C + 1]
+
+
+def input_size(types: int) -> int:
+    """Return the number of inputs of the network for each candidate."""
+    of_span = 3 * (types + 1) + 3
+    return of_span + RELATIONS * (2 * (types + 1) + 1)
+
+
+def relations(candidates: CandidateSet[Array]) -> Array:
+    """Return which candidates j each candidate i is related to: [D, R, N, N] of zeros and ones."""
+    c = candidates
+    others = c.present[:, None] & c.present[:, :, None]
+    others = others & (_positions(c.left)[:, None] != _positions(c.left)[None])
+
+    def pairs(array: Array) -> tuple[Array, Array]:
+        return array[:, :, None], array[:, None]
+
+    (left, left_j), (right, right_j) = pairs(c.left), pairs(c.right)
+    sentence, sentence_j = pairs(c.sentence)
+    same = sentence == sentence_j
+    distance = abs(sentence - sentence_j)
+    contains = (left <= left_j) & (right >= right_j)
+    inside = (left_j <= left) & (right_j >= right)
+    overlap = (left <= right_j) & (left_j <= right)
+    words, first, last = (x == y for x, y in map(pairs, (c.words, c.first_word, c.last_word)))
+    found = [
+        same & contains,
+        same & inside,
+        same & overlap & ~contains & ~inside,  # crosses
+        same & ~overlap,
+        same & (left == left_j),
+        same & (right == right_j),
+        same,
+        words & ~same,
+        last,
+        first,
+        ~same & (distance <= NEAR),
+        (distance > NEAR) & (distance <= FAR),
+        distance > FAR,
+    ]
+    xp = _namespace(c.left)
+    return xp.stack([one & others for one in found], 1) * xp.ones_like(c.logits[:1, :1, :1, None])
+
+
+def network_inputs(
+    candidates: CandidateSet[Array], related: Array, z: Array, time: Sequence[Array]
+) -> Array:
+    """Return the inputs of each candidate: [D, N, inputs].
+
+    related: of `relations`; z: [D, N, C + 1]; time: three numbers, or arrays that broadcast to
+    [D, N, 1], that tell the timestep.
+    """
+    xp = _namespace(z)
+    prior = softmax(candidates.logits)
+    log_prior = xp.log(prior + 1e-9).clip(MIN_LOG, 0.0) / -MIN_LOG
+    believed = xp.concatenate([prior, z], -1)  # [D, N, 2 (C + 1)]
+    count = related.sum(-1)  # [D, R, N]
+    pooled = xp.einsum("drij,djc->dirc", related, believed)
+    count = xp.einsum("drn->dnr", count)[..., None]
+    pooled = xp.concatenate([pooled / (count + 1), xp.log1p(count)], -1)
+    one = xp.ones_like(z[..., :1])
+    moment = [one * part for part in time]
+    flat = pooled.reshape(*z.shape[:2], -1)
+    return xp.concatenate([log_prior, prior, z, *moment, flat], -1)
+
+
+def belief_logits(weights: BeliefWeights, inputs: Array, logits: Array) -> Array:
+    """Return the logits of each type and of no-entity: [D, N, C + 1]."""
+    hidden = (inputs @ weights.hidden.T + weights.hidden_bias).clip(0.0)
+    return logits + hidden @ weights.output.T + weights.output_bias
+
+
+def timestep_inputs(t: Any, schedule: Schedule) -> tuple[Any, Any, Any]:
+    """Return the numbers by which the network is told the timestep, an integer or an array."""
+    alpha_bar = schedule.alpha_bar[t]
+    return t / schedule.timesteps, alpha_bar**0.5, (1 - alpha_bar) ** 0.5
+
+
+def analog_bits(probabilities: Array) -> Array:
+    """Return the diffused state of probabilities."""
+    return 2 * probabilities - 1
+
+
+class BeliefDenoiser(NamedTuple):
+    """A trained belief network with its schedule."""
+
+    weights: BeliefWeights
+    schedule: Schedule
+
+    def __call__(self, candidates: CandidateSet[np.ndarray], steps: int) -> np.ndarray:
+        """Run γ denoising steps from the initializer's beliefs, at the timestep of candidates.
+
+        Return the probabilities of each type and of no-entity: [D, N, C + 1].
+        """
+        related, schedule = relations(candidates), self.schedule
+
+        def denoise(z: np.ndarray, t: int) -> tuple[np.ndarray, np.ndarray]:
+            inputs = network_inputs(candidates, related, z, timestep_inputs(t, schedule))
+            probabilities = softmax(belief_logits(self.weights, inputs, candidates.logits))
+            return analog_bits(probabilities), probabilities
+
+        start = analog_bits(softmax(candidates.logits))
+        sequence = timestep_sequence(max(schedule.candidate_start, steps), steps)
+        *_, last = reverse_process(denoise, start, schedule.alpha_bar, sequence)
+        result: np.ndarray = last.prediction
+        return result
+
+
+def softmax(logits: Array) -> Array:
+    """Return probabilities; the last axis sums to one."""
+    exponentials = _namespace(logits).exp(logits.clip(-MAX_LOGIT, MAX_LOGIT))
+    return exponentials / exponentials.sum(-1)[..., None]
+
+
+def _positions(array: Array) -> Array:
+    """Return 0 to N - 1 for an array [D, N]."""
+    if isinstance(array, np.ndarray):
+        return np.arange(array.shape[1])
+    return sys.modules["torch"].arange(array.shape[1])
+
+
+def _namespace(array: Array) -> Any:
+    return np if isinstance(array, np.ndarray) else sys.modules["torch"]

@@ -1,0 +1,40 @@
+"""The belief network of an exported model, which runs without torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save_file
+
+from diffusionner.diffusion import BeliefWeights
+from diffusionner.diffusion.beliefs import input_size
+from diffusionner.errors import CheckpointError
+from diffusionner.files import read_bounded
+
+MAX_BYTES = 2**26
+
+
+def write_beliefs(path: Path, weights: BeliefWeights) -> None:
+    """Write the weights as a safetensors file."""
+    save_file(weights._asdict(), path)
+
+
+def read_beliefs(path: Path, types: int) -> BeliefWeights:
+    """Read the weights of a network for this number of types."""
+    try:
+        arrays = load(read_bounded(path, MAX_BYTES))
+        weights = BeliefWeights(**arrays)
+    except (OSError, ValueError, TypeError, SafetensorError) as error:
+        raise CheckpointError(f"{path} cannot be read ({error}); export the model again") from error
+    hidden = len(weights.hidden)
+    expected = [(hidden, input_size(types)), (hidden,), (types + 1, hidden), (types + 1,)]
+    if [array.shape for array in weights] != expected or not all(
+        array.dtype == np.float32 and np.isfinite(array).all() for array in weights
+    ):
+        raise CheckpointError(
+            f"{path} does not fit the {types} types of the model, or has weights that are not "
+            "finite; export the model again"
+        )
+    return weights
