@@ -63,6 +63,8 @@ class PlacedSpan:
     right: int  # inclusive
     number: int  # of the given span
     reached: set[tuple[int, int]] = field(default_factory=set)  # where denoising moved it
+    type_id: int | None = None  # of its label
+    score: float = 1.0  # how much the label is believed
 
 
 class GivenSpans:
@@ -98,13 +100,18 @@ class GivenSpans:
         self.sentences = sentences
         self.placed: list[list[PlacedSpan]] = [[] for _ in sentences]
         starts, ends = [s.starts[0] for s in sentences], [s.ends[-1] for s in sentences]
-        for number, (start, end, _, _) in enumerate(self.spans):
+        for number, (start, end, _, score) in enumerate(self.spans):
+            label = self.labels[number]
+            type_id = None if label is None else labels.index(label)
+            belief = 1.0 if score is None else min(max(float(score), 0.0), 1.0)
             touched = range(bisect_right(ends, start), bisect_left(starts, end))
             for i in touched if len(touched) <= MAX_SENTENCES else ():
                 left = bisect_right(sentences[i].ends, start)
                 right = bisect_left(sentences[i].starts, end) - 1
                 if left <= right:
-                    self.placed[i].append(PlacedSpan(left, right, number, {(left, right)}))
+                    self.placed[i].append(
+                        PlacedSpan(left, right, number, {(left, right)}, type_id, belief)
+                    )
 
     def refinement(self, entities: Entities, only: bool) -> Refinement:
         """Return the entities with what became of each span; only: leave out all other entities.

@@ -36,6 +36,7 @@ class CandidateSet(Generic[Kind]):
     """The candidates of D documents."""
 
     logits: Kind  # [D, N, C + 1] of the initializer; that of no-entity, the last, is zero
+    start: Kind  # [D, N, C + 1] probabilities believed before the first step
     sentence: Kind  # [D, N] number of the sentence in the document
     left: Kind  # [D, N] first word in the sentence
     right: Kind  # [D, N] last word
@@ -146,7 +147,7 @@ class BeliefDenoiser(NamedTuple):
     schedule: Schedule
 
     def __call__(self, candidates: CandidateSet[np.ndarray], steps: int) -> np.ndarray:
-        """Run γ denoising steps from the initializer's beliefs, at the timestep of candidates.
+        """Run γ denoising steps from what is believed at first, at the timestep of candidates.
 
         Return the probabilities of each type and of no-entity: [D, N, C + 1].
         """
@@ -157,7 +158,7 @@ class BeliefDenoiser(NamedTuple):
             probabilities = softmax(belief_logits(self.weights, inputs, candidates.logits))
             return analog_bits(probabilities), probabilities
 
-        start = analog_bits(softmax(candidates.logits))
+        start = analog_bits(candidates.start)
         sequence = timestep_sequence(max(schedule.candidate_start, steps), steps)
         *_, last = reverse_process(denoise, start, schedule.alpha_bar, sequence)
         result: np.ndarray = last.prediction

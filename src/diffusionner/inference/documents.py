@@ -26,7 +26,7 @@ MAX_PAIRS = 2**19  # pairs of candidates that are denoised at once
 
 
 class CandidateColumns(NamedTuple):
-    """Candidates of many sentences, [N] each."""
+    """Distinct candidates of many sentences, [N] each."""
 
     sentence: np.ndarray
     left: np.ndarray  # first word in the sentence
@@ -80,9 +80,16 @@ def owned_candidates(
 
 
 def candidate_sets(
-    columns: CandidateColumns, corpus: EncodedCorpus, sentences: Sequence[int], blocks: np.ndarray
+    columns: CandidateColumns,
+    beliefs: np.ndarray,
+    corpus: EncodedCorpus,
+    sentences: Sequence[int],
+    blocks: np.ndarray,
 ) -> tuple[list[CandidateSet[np.ndarray]], list[np.ndarray]]:
-    """Return the candidates of each block, [1, N], and their places in the columns."""
+    """Return the candidates of each block, [1, N], and their places in the columns.
+
+    beliefs: [N, C + 1] probabilities before the first step.
+    """
     place = np.full(len(corpus.docs), -1)
     place[np.asarray(sentences)] = np.arange(len(sentences))
     number = place[columns.sentence]  # of the sentence, in the order of the blocks
@@ -91,6 +98,7 @@ def candidate_sets(
     left, right = start + columns.left, start + columns.right
     arrays = (
         columns.logits,
+        beliefs,
         number,
         columns.left,
         columns.right,
@@ -122,6 +130,7 @@ def _word_keys(corpus: EncodedCorpus, left: np.ndarray, right: np.ndarray) -> li
 def denoise_documents(
     denoiser: BeliefDenoiser,
     columns: CandidateColumns,
+    beliefs: np.ndarray,
     corpus: EncodedCorpus,
     sentences: Sequence[int],
     blocks: np.ndarray,
@@ -130,11 +139,12 @@ def denoise_documents(
 ) -> EntityColumns:
     """Return the entities of all documents that score high enough, overlaps included.
 
-    With zero steps, candidates are scored as the initializer does.
+    beliefs: [N, C + 1] probabilities before the first step. With zero steps, candidates are scored
+    as the initializer does.
     """
     probabilities = softmax(columns.logits)
     if steps:
-        sets, places = candidate_sets(columns, corpus, sentences, blocks)
+        sets, places = candidate_sets(columns, beliefs, corpus, sentences, blocks)
         for group in group_documents([one.left.shape[1] for one in sets], MAX_PAIRS):
             padded = pad_documents([sets[i] for i in group])
             denoised = denoiser(padded, steps)

@@ -141,8 +141,8 @@ class OnnxEngine:
             x0 = outputs.pop("x0")
             logits = None
             if self.beliefs is not None:
-                spans = np.stack([outputs["left"], outputs["right"]], -1)[:, 0]
-                logits = type_logits(sentence["initial_types"], spans)[:, None]
+                denoised = np.stack([outputs["left"], outputs["right"]], -1)[:, 0]
+                logits = type_logits(sentence["initial_types"], denoised)[:, None]
             return x0, Candidates(**outputs, slots=slots[:, None], logits=logits)
 
         encode = self.coordinates.encode
@@ -152,6 +152,8 @@ class OnnxEngine:
         reverse = reverse_process(denoise, x, alpha_bar, sequence, settings.eta, noise)
         steps = [step.prediction for step in reverse]
         counted = steps if settings.average_steps else steps[-1:]
+        if self.beliefs is not None and spans is not None:  # those given are candidates, too
+            counted.append(read_initializer(sentence["initial_types"], spans, slots))
         return Candidates.combine(counted, lambda arrays: np.concatenate(arrays, 1))
 
 

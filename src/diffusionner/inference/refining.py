@@ -10,6 +10,7 @@ import numpy as np
 
 from diffusionner.diffusion import Candidates, ReverseStart, Schedule, span_slots
 from diffusionner.errors import SettingsError
+from diffusionner.inference.documents import CandidateColumns
 from diffusionner.inference.engine import Engine, Pending
 from diffusionner.inference.stream import Chunk, Content, Item, PredictionTask
 from diffusionner.refinement import GivenSpans, LabelMap, PlacedSpan, SpanLike
@@ -58,6 +59,22 @@ class RefinementTask(PredictionTask):
             return candidates
 
         return wait
+
+    def start_beliefs(self, columns: CandidateColumns) -> np.ndarray:
+        """Return what is believed of candidates before the first step: [N, C + 1].
+
+        The label of a given span is believed as much as its score says; without one, fully.
+        """
+        beliefs = super().start_beliefs(columns)
+        spans = zip(*(column.tolist() for column in columns[:3]), strict=True)
+        place = {span: number for number, span in enumerate(spans)}
+        for sentence, given in enumerate(self.given):
+            for span in given:
+                number = place.get((sentence, span.left, span.right))
+                if number is not None and span.type_id is not None:
+                    beliefs[number] *= 1 - span.score
+                    beliefs[number, span.type_id] += span.score
+        return beliefs
 
     def _inside(self, window: int) -> list[PlacedSpan]:
         """Return the given spans that have words in a window."""

@@ -20,6 +20,7 @@ from diffusionner.batching import EncodedCorpus
 from diffusionner.batching.subwords import SubwordTokenizer
 from diffusionner.corpus import Entities, Entity, Sentence
 from diffusionner.diffusion import AUTO, BeliefDenoiser, ReverseStart, span_slots
+from diffusionner.diffusion.beliefs import softmax
 from diffusionner.inference.coverage import measure_coverage
 from diffusionner.inference.decoding import (
     NO_ENTITIES,
@@ -84,7 +85,14 @@ class PredictionTask:
         blocks = self.blocks
         if blocks is None:
             blocks = document_blocks(self.corpus, self.sentences)
-        return denoise_documents(beliefs, columns, self.corpus, self.sentences, blocks, steps, rule)
+        start = self.start_beliefs(columns)
+        return denoise_documents(
+            beliefs, columns, start, self.corpus, self.sentences, blocks, steps, rule
+        )
+
+    def start_beliefs(self, columns: CandidateColumns) -> np.ndarray:
+        """Return what is believed of candidates before the first step: [N, C + 1]."""
+        return softmax(columns.logits)
 
 
 def predict(

@@ -109,6 +109,9 @@ class DenoisingNetwork(Network):
         if self.beliefs is not None and initial is not None:
             for part in parts:
                 part.logits = initial.type_logits(part.left, part.right)
+            if state.x is not None:  # the spans that were given are candidates, too
+                spans = self.coordinates.decode(state.x, encoding.lengths[:, None])[:, 0]
+                parts.append(initial.candidates(spans, state.slots))
         return parts[0] if len(parts) == 1 else Candidates.combine(parts, lambda x: torch.cat(x, 1))
 
     def moves_spans(self, start: ReverseStart[Any], settings: InferenceSettings) -> bool:

@@ -141,7 +141,7 @@ def _loss(
     def loss(logits: Tensor) -> Tensor:
         return nn.functional.cross_entropy(logits[known], types[known], reduction="sum")
 
-    prior = analog_bits(softmax(candidates.logits))
+    prior = analog_bits(candidates.start)
     start = np.full((documents, 1, 1), schedule.candidate_start)
     # Where the gold is not known, the belief of the initializer stands for it.
     gold = nn.functional.one_hot(types.clamp(min=0), count).to(prior.dtype)
@@ -213,7 +213,8 @@ def labelled_candidates(
         types = np.array([gold.get(span, none) for span in spans], dtype=np.int64)
         # Where not all types are annotated, a span without one may be an entity.
         types[(types == none) & ~complete[columns.sentence]] = -1
-        sets, places = candidate_sets(columns, corpus, range(len(sentences)), blocks)
+        beliefs = softmax(columns.logits)
+        sets, places = candidate_sets(columns, beliefs, corpus, range(len(sentences)), blocks)
         found += [LabelledSet(s, types[place][None]) for s, place in zip(sets, places, strict=True)]
     network.eval()
     return found

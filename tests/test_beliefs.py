@@ -1,0 +1,259 @@
+"""Beliefs of candidates, denoised over documents."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from diffusionner import DiffusionNER, Sentence, Span
+from diffusionner.diffusion import BeliefDenoiser, Schedule
+from diffusionner.diffusion.beliefs import (
+    CandidateSet,
+    belief_logits,
+    input_size,
+    network_inputs,
+    relations,
+    softmax,
+    timestep_inputs,
+)
+from diffusionner.errors import SettingsError
+from diffusionner.inference.documents import (
+    BLOCK_WORDS,
+    MAX_BLOCK_WORDS,
+    BlockCounter,
+    group_documents,
+    pad_documents,
+)
+from diffusionner.model.beliefs import BeliefNetwork
+from diffusionner.training.beliefs import LabelledSet, fit_beliefs
+from diffusionner.training.trainer import Trainer
+from models import assert_same, by_heart, lively_model
+
+SCHEDULE = Schedule("cosine", 100)
+WORDS = "Ada met Charles Babbage in London and Ada wrote to Charles about London".split()
+
+
+def candidates(spans: list[tuple[int, int, int, str]], logits: np.ndarray) -> CandidateSet:
+    """One document; spans are (sentence, left, right, words)."""
+    texts = [text.split() for *_, text in spans]
+    ids: dict[str, int] = {}
+    keys = [
+        [ids.setdefault(key, len(ids)) for key in (" ".join(words), words[0], words[-1])]
+        for words in texts
+    ]
+    numbers = np.array([span[:3] for span in spans])
+    logits = logits[None].astype(np.float32)
+    return CandidateSet(
+        logits,
+        softmax(logits),
+        *numbers.T[:, None],
+        *np.array(keys).T[:, None],
+        np.ones((1, len(spans)), dtype=bool),
+    )
+
+
+def lively_beliefs(network: torch.nn.Module) -> None:
+    """Make residuals large."""
+    torch.manual_seed(1)
+    with torch.no_grad():
+        network.beliefs.output.weight.normal_(std=0.3)
+
+
+@pytest.fixture
+def ner(encoder_folder: Path) -> DiffusionNER:
+    changes = ("decoder.initializer=types", "decoder.beliefs=true", "inference.start=candidates")
+    model = lively_model(encoder_folder, *changes, "inference.spans=auto", "encoder.context=1")
+    lively_beliefs(model.network)
+    return model
+
+
+def test_relations_of_spans():
+    spans = [
+        (0, 0, 2, "the New York"),
+        (0, 1, 2, "New York"),
+        (1, 4, 5, "new York"),
+        (9, 0, 0, "It"),
+    ]
+    spans = [(*numbers, text.lower()) for *numbers, text in spans]
+    found = relations(candidates(spans, np.zeros((4, 3))))[0].astype(bool)
+    contains, inside, _, _, _, same_right, same_sentence, same_words, last = found[:9]
+    assert contains[0, 1] and inside[1, 0] and not contains[1, 0]
+    assert same_right[0, 1] and same_sentence[0, 1] and not same_sentence[1, 2]
+    assert same_words[1, 2] and same_words[2, 1] and not same_words[0, 2]
+    assert last[0, 2] and not last[0, 3]
+    near, middle, far = found[-3:]
+    assert near[0, 2] and middle[2, 3] and far[0, 3]
+    assert not found[:, np.arange(4), np.arange(4)].any()  # not to itself
+
+
+def test_numpy_computes_what_torch_does():
+    torch.manual_seed(0)
+    network = BeliefNetwork(2)
+    with torch.no_grad():
+        network.output.weight.normal_()
+    random = np.random.default_rng(0)
+    spans = [(i // 3, i % 3, i % 3 + i % 2, f"w{i % 4}") for i in range(8)]
+    one = candidates(spans, random.normal(size=(8, 3)))
+    z = random.normal(size=(1, 8, 3)).astype(np.float32)
+    time = timestep_inputs(7, SCHEDULE)
+    inputs = network_inputs(one, relations(one), z, time)
+    assert inputs.shape == (1, 8, input_size(2))
+    tensors = one.map(torch.from_numpy)
+    of_torch = network_inputs(tensors, relations(tensors), torch.from_numpy(z), time)
+    np.testing.assert_allclose(of_torch.numpy(), inputs, atol=1e-5)
+    logits = belief_logits(network.weights(), inputs, one.logits)
+    np.testing.assert_allclose(
+        network.eval()(of_torch, tensors.logits).detach().numpy(), logits, atol=1e-4
+    )
+
+
+def test_an_untrained_network_changes_nothing(encoder_folder: Path):
+    changes = ("decoder.initializer=types", "decoder.beliefs=true", "inference.start=candidates")
+    model = lively_model(encoder_folder, *changes)
+    alone = model.predict_tokens([WORDS], steps=0)
+    assert alone[0]
+    for steps in (1, 5):
+        assert_same(model.predict_tokens([WORDS], steps=steps), alone)
+
+
+def test_learns_from_other_mentions():
+    """Half of the mentions of a name are unclear; the clear ones tell their type."""
+    random = np.random.default_rng(0)
+
+    def document() -> LabelledSet:
+        kinds = random.integers(0, 2, 4)
+        names = random.integers(0, 4, 12)
+        clear = random.random(12) < 0.6
+        logits = np.zeros((12, 3))
+        logits[np.arange(12), kinds[names]] = 5.0 * clear
+        logits[:, 2] = -5.0
+        spans = [(i, 0, 0, f"name{name}") for i, name in enumerate(names)]
+        return LabelledSet(candidates(spans, logits), kinds[names][None])
+
+    def accuracy(steps: int) -> float:
+        right = [denoiser(one.candidates, steps)[0].argmax(-1) == one.types[0] for one in held_out]
+        return float(np.mean(right))
+
+    torch.manual_seed(0)
+    network = BeliefNetwork(2)
+    held_out = [document() for _ in range(50)]
+    denoiser = BeliefDenoiser(network.weights(), SCHEDULE)
+    before = accuracy(1)
+    fit_beliefs(network, [document() for _ in range(300)], SCHEDULE, seed=0)
+    denoiser = BeliefDenoiser(network.weights(), SCHEDULE)
+    assert before < 0.85
+    assert accuracy(1) > before + 0.08
+    assert accuracy(5) > before + 0.08
+
+
+def test_padding_does_not_matter():
+    torch.manual_seed(0)
+    network = BeliefNetwork(2)
+    with torch.no_grad():
+        network.output.weight.normal_()
+    denoiser = BeliefDenoiser(network.weights(), SCHEDULE)
+    random = np.random.default_rng(0)
+    sets = [
+        candidates([(i, 0, i, f"w{i % 2}") for i in range(n)], random.normal(size=(n, 3)))
+        for n in (2, 5, 1)
+    ]
+    padded = pad_documents(sets)
+    together = denoiser(padded, 3)
+    for row, one in enumerate(sets):
+        count = one.left.shape[1]
+        np.testing.assert_allclose(together[row, :count], denoiser(one, 3)[0], atol=1e-5)
+    assert group_documents([2, 5, 1], 10) == [[2, 0], [1]]
+
+
+def test_a_document_is_the_same_in_any_batch(ner: DiffusionNER):
+    first = [WORDS, WORDS[:5], "London is where Ada met him".split()]
+    second = ["Charles Babbage lived in London".split(), WORDS[4:]]
+    alone = ner.predict_tokens(first, docs=["a"] * 3) + ner.predict_tokens(second, docs=["b"] * 2)
+    assert sum(map(len, alone)) > 5
+    for size in (1, 2, 32):
+        together = ner.predict_tokens(first + second, docs=list("aaabb"), batch_size=size)
+        assert_same(together, alone)
+    corpus = [Sentence(words, doc=doc) for words, doc in zip(first + second, "aaabb", strict=True)]
+    found = ner.predict_sentences(corpus)
+    assert [len(spans) for spans in found] == [len(entities) for entities in alone]
+
+
+def test_a_mention_depends_on_the_rest_of_its_document(ner: DiffusionNER):
+    sentences = ["Ada left".split(), *[["Nothing", "else"]] * 5, "Ada wrote to Ada".split()]
+    of_document = ner.predict_tokens(sentences, docs=["a"] * 7)
+    apart = ner.predict_tokens(sentences, docs=[None] * 7)
+    scores, alone = ([e.score for e in found[0]] for found in (of_document, apart))
+    assert scores and scores != pytest.approx(alone, abs=1e-6)
+
+
+def test_a_stream_does_not_divide_blocks(ner: DiffusionNER):
+    """The first chunk of a stream has one sentence, the document many."""
+    sentences = [WORDS[i % 3 : i % 3 + 6] for i in range(40)]
+    docs = ["a"] * 35 + ["b"] * 5
+    whole = ner.predict_tokens(sentences, docs=docs, batch_size=64)
+    assert_same(ner.predict_tokens(sentences, docs=docs, batch_size=1), whole)
+
+
+def test_blocks_of_a_document():
+    counter = BlockCounter()
+    assert [counter.add(doc, 10) for doc in ("a", "a", "b", None, None, "b")] == [0, 0, 1, 2, 3, 4]
+    counter = BlockCounter()
+    assert counter.add("a", BLOCK_WORDS) == 0
+    assert counter.add("a", MAX_BLOCK_WORDS - BLOCK_WORDS, starts_item=False) == 0
+    assert counter.add("a", 1, starts_item=False) == 1
+    assert [counter.add("a", BLOCK_WORDS), counter.add("a", 1)] == [1, 2]
+
+
+def test_from_noise_and_given_spans(ner: DiffusionNER):
+    assert ner.predict_tokens([WORDS], start="noise", steps=3)[0]
+    result = ner.refine(WORDS, [(0, 1), (2, 4)], only=True)
+    assert len(result.outcomes) == 2
+    assert "dropped" not in {outcome.change for outcome in result.outcomes}  # all pass here
+
+
+def test_the_label_of_a_given_span_is_believed(ner: DiffusionNER):
+    """Beliefs that are given change the scores, the less so the lower their score."""
+
+    def score(*span: object) -> float:
+        entities = ner.refine(WORDS, [span], only=True, overlap="all").entities
+        return next(e.score for e in entities if (e.start, e.end) == (2, 4))
+
+    plain = score(2, 4)
+    believed = [score(2, 4, "GPE", certainty) for certainty in (1.0, 0.5, 0.0)]
+    assert abs(believed[0] - plain) > 1e-3
+    assert believed[1] != pytest.approx(believed[0], abs=1e-4)
+    assert believed[2] == pytest.approx(plain, abs=1e-6)
+    assert score(2, 4, "GPE") == pytest.approx(believed[0])
+
+
+def test_saved_with_the_model(ner: DiffusionNER, tmp_path: Path):
+    ner.save_pretrained(tmp_path / "model")
+    loaded = DiffusionNER.from_pretrained(tmp_path / "model", device="cpu")
+    assert_same(loaded.predict_tokens([WORDS]), ner.predict_tokens([WORDS]))
+
+
+def test_needs_an_initializer_of_types(encoder_folder: Path):
+    with pytest.raises(SettingsError, match=r"decoder\.beliefs needs decoder\.initializer=types"):
+        lively_model(encoder_folder, "decoder.initializer=spans", "decoder.beliefs=true")
+
+
+def test_training_ends_with_the_belief_network(encoder_folder: Path, tmp_path: Path, capsys):
+    sentences = [
+        Sentence(["Ada", "met", "Charles", "Babbage"], [Span(0, 1, "PER"), Span(2, 4, "PER")], "a"),
+        Sentence(["London", "is", "large"], [Span(0, 1, "GPE")], "a"),
+        Sentence(["Nothing", "happened"], [], "b"),
+    ] * 4
+    settings = by_heart(sentences, encoder_folder, tmp_path).override(
+        ["decoder.initializer=types", "decoder.beliefs=true", "training.epochs=6",
+         "inference.start=candidates", "diffusion.spans=8"]
+    )  # fmt: skip
+    trainer = Trainer(settings)
+    trainer.run()
+    assert "training the belief network" in capsys.readouterr().err
+    assert trainer.network.beliefs.output.weight.abs().max() > 0
+    loaded = DiffusionNER.from_pretrained(tmp_path / "run", device="cpu")
+    assert loaded.engine.beliefs is not None
+    loaded.predict_tokens([["Ada", "met", "Ada"]])
