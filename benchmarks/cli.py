@@ -6,6 +6,7 @@ import typer
 
 import reproduce  # noqa: F401 - registers the rival methods, so that they can be measured
 from benchmarks import (
+    beliefs,
     compare_spacy,
     convert_large,
     flat_views,
@@ -45,6 +46,7 @@ app.command("serve")(serve_load.serve_load)
 app.command("work")(service_work.service_work)
 app.command("convert")(convert_large.convert_large)
 app.command("refine")(refine.refine)
+app.command("beliefs")(beliefs.beliefs)
 app.command("flat")(flat_views.flat_views)
 app.command("attack-inputs")(inputs.attack_inputs)
 app.command("card")(command.card)

@@ -35,7 +35,7 @@ class Remembering:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.labels = engine.labels
+        self.labels, self.beliefs = engine.labels, engine.beliefs
         self.remembered: dict[bytes, Candidates[np.ndarray]] = {}  # by the keys of the batch
 
     def launch(

@@ -304,7 +304,7 @@ class RunFinder:
     """Engine that finds every run of words 'x' in its windows."""
 
     labels = LABELS
-    subword_multiple, prefetch = 1, 2
+    subword_multiple, prefetch, beliefs = 1, 2, None
 
     def __init__(self, sentences: list[Sentence], corpus: EncodedCorpus) -> None:
         self.sentences, self.corpus = sentences, corpus

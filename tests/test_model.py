@@ -312,7 +312,7 @@ def test_batches_are_padded_as_the_engine_says(build, tokenizer, nested_sentence
 
     class WatchedEngine:
         labels = network.labels
-        subword_multiple, prefetch = multiple, 0
+        subword_multiple, prefetch, beliefs = multiple, 0, None
 
         def launch(self, batch, start, settings):
             lengths.append(batch.subwords.shape[1])

@@ -61,7 +61,7 @@ def test_a_number_is_that_of_a_typical_sentence(start):
 class Recording:
     """Engine that finds nothing and records the slots of each batch."""
 
-    subword_multiple, prefetch = 1, 2
+    subword_multiple, prefetch, beliefs = 1, 2, None
 
     def __init__(self) -> None:
         self.labels = ["A"]

@@ -51,7 +51,7 @@ WARMUP = 0.1
 MAX_PAIRS = 400_000  # of candidates in a batch
 MIN_BATCHES = 30  # per epoch, so that small corpora are not learned in a few updates
 BATCH = 32  # windows
-DRAWS = 2  # readings of the training documents
+READINGS = 2  # of the training documents
 MASKING = 0.2  # fraction of subwords
 
 
@@ -181,6 +181,7 @@ def labelled_candidates(
     masking: SubwordMasking | None,
     inference: InferenceSettings,
     seed: int,
+    readings: int = READINGS,
 ) -> list[LabelledSet]:
     """Read the training documents with dropout and masking, and label their candidates."""
     device = next(network.parameters()).device
@@ -194,13 +195,13 @@ def labelled_candidates(
     none, found = len(network.labels), []
     batches = corpus.sorted_batches(BATCH, range(len(sentences)))
     network.train()
-    for draw in range(DRAWS):
-        torch.manual_seed(seed + draw)
+    for reading in range(readings):
+        torch.manual_seed(seed + reading)
         parts = []
         for chosen in batches:
             batch = corpus.batch(chosen)
             if masking is not None:
-                batch.subwords = masking.apply(batch.subwords, mix_keys(chosen, seed, draw))
+                batch.subwords = masking.apply(batch.subwords, mix_keys(chosen, seed, reading))
             slots = span_slots(batch.lengths, AUTO, "candidates")
             start = ReverseStart(slots).map(lambda array: to_device([array], device)[0])
             with torch.inference_mode():
