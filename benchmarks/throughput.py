@@ -303,7 +303,7 @@ class _Recorder:
     """An engine that collects its batches and finds nothing."""
 
     def __init__(self, engine: Engine) -> None:
-        self.labels, self.beliefs = engine.labels, engine.beliefs
+        self.labels, self.beliefs = engine.labels, None
         self.subword_multiple, self.prefetch = engine.subword_multiple, engine.prefetch
         self.batches: list[Batch[np.ndarray]] = []
 
