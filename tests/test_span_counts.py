@@ -19,7 +19,9 @@ from diffusionner.data.ceiling import F1Ceiling, Window, WindowSplitter
 from diffusionner.diffusion import Candidates, ReverseStart, min_spans, span_slots
 from diffusionner.diffusion.sampler import MAX_SPANS, MIN_SPANS
 from diffusionner.errors import SettingsError
+from diffusionner.inference.refining import RefinementTask
 from diffusionner.inference.stream import PredictionTask, predict
+from diffusionner.refinement import PlacedSpan
 from diffusionner.settings import InferenceSettings, Settings
 from diffusionner.storage.encoders import load_tokenizer
 from models import assert_same, everything, lively_model, written
@@ -75,7 +77,10 @@ class Recording:
     ) -> Callable[[], Candidates[np.ndarray]]:
         slots = start.slots
         assert slots.dtype == bool
-        assert start.spans is None or start.spans.shape == (*slots.shape, 2)
+        if start.given is not None:
+            assert start.given_slots is not None
+            assert start.given.shape == (*start.given_slots.shape, 2)
+            slots = np.concatenate([start.given_slots, slots], 1)
         self.seen.append((batch.lengths, slots))
         blank = np.zeros((len(slots), 1, slots.shape[1]), dtype=np.int64)
         noisy = np.zeros((*blank.shape, 2), dtype=np.int64)
@@ -107,11 +112,12 @@ def test_every_window_has_its_own_number_of_spans(corpus, spans, batch_size):
 
 def test_given_spans_determine_the_number(corpus):
     engine = Recording()
-    given = [[(0, 1)] * number for number in (3, 0, 1, 25, 70, 0)]
-    task = PredictionTask(corpus, range(6), given, 20)
+    numbers = (1, 0, 1, 25, 60, 0)
+    given = [[PlacedSpan(word, word, word) for word in range(number)] for number in numbers]
+    task = RefinementTask(corpus, range(6), given=given, only=True, timestep=20)
     predict(engine, task, plain_inference(batch_size=100), everything(["A"]))
     ((lengths, slots),) = engine.seen
-    for length, number in ((1, 3), (5, 0), (9, 1), (30, 25), (60, 70)):
+    for length, number in zip((1, 5, 9, 30, 60), numbers, strict=False):
         assert slots[lengths == length].sum() == number
 
 
