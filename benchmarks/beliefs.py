@@ -17,6 +17,7 @@ from diffusionner.corpus import Sentence
 from diffusionner.errors import SettingsError
 from diffusionner.evaluation import score_sentences
 from diffusionner.evaluation.significance import difference
+from diffusionner.inference.torch_engine import TorchEngine
 from diffusionner.model.beliefs import BeliefNetwork
 from diffusionner.model.network import DenoisingNetwork
 from diffusionner.storage.registry import DEFAULT
@@ -54,12 +55,14 @@ def beliefs(
     inference = ner.settings.inference
     documents = labelled_candidates(network, encoded, corpus, masking, inference, 0, readings)
     print(f"{sum(d.types.size for d in documents):,} candidates in {len(documents):,} documents")
+    ner.engine = TorchEngine(network)
     alone = _counts(ner, gold, 0)
     found: dict[int, list[np.ndarray]] = {steps: [] for steps in STEPS}
     for seed in range(seeds):
         torch.manual_seed(seed)
         network.beliefs = BeliefNetwork(len(ner.labels))
         fit_beliefs(network.beliefs, documents, network.schedule, seed)
+        ner.engine = TorchEngine(network)
         for steps in STEPS:
             found[steps].append(_counts(ner, gold, steps))
     print(f"initializer alone: {_f1(alone):.2f}")

@@ -23,7 +23,7 @@ from benchmarks.timing import (
 from diffusionner.batching import Batch, EncodedCorpus
 from diffusionner.cli.options import ProgressCallback
 from diffusionner.corpus import Sentence
-from diffusionner.diffusion import Candidates, ReverseStart
+from diffusionner.diffusion import BeliefDenoiser, Candidates, ReverseStart
 from diffusionner.inference.engine import Engine, Pending
 from diffusionner.inference.onnx_engine import OnnxEngine, encoder_inputs
 from diffusionner.inference.pipeline import DiffusionNER
@@ -303,7 +303,8 @@ class _Recorder:
     """An engine that collects its batches and finds nothing."""
 
     def __init__(self, engine: Engine) -> None:
-        self.labels, self.beliefs = engine.labels, None
+        self.labels = engine.labels
+        self.beliefs: BeliefDenoiser | None = None
         self.subword_multiple, self.prefetch = engine.subword_multiple, engine.prefetch
         self.batches: list[Batch[np.ndarray]] = []
 

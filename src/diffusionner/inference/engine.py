@@ -21,10 +21,7 @@ class Engine(Protocol):
     labels: list[str]
     subword_multiple: int  # the length of a batch is padded to a multiple of this
     prefetch: int  # batches that may be launched before the first result is awaited
-
-    @property
-    def beliefs(self) -> BeliefDenoiser | None:
-        """Return what denoises candidates over documents; None if the network does not."""
+    beliefs: BeliefDenoiser | None  # denoises candidates over documents; None: nothing does
 
     def launch(
         self, batch: Batch[np.ndarray], start: ReverseStart[np.ndarray], settings: InferenceSettings

@@ -210,7 +210,9 @@ def predict_stream(
     reader: ChunkReader,
     settings: InferenceSettings,
     rule: ScoreRule,
-    make_task: Callable[[Chunk], PredictionTask] = lambda chunk: chunk.task(),
+    make_task: Callable[[Chunk], PredictionTask] = lambda chunk: PredictionTask(
+        chunk.corpus, chunk.sentences, chunk.blocks
+    ),
 ) -> Iterator[tuple[Item, Entities]]:
     """Yield each item with its entities; read the next ones while a device runs the last.
 
@@ -250,9 +252,6 @@ class Chunk:
     corpus: EncodedCorpus
     sentences: range  # indices of the items' sentences in the corpus
     blocks: np.ndarray | None  # of documents, for each sentence
-
-    def task(self) -> PredictionTask:
-        return PredictionTask(self.corpus, self.sentences, self.blocks)
 
 
 class ChunkReader:

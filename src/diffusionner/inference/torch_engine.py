@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from diffusionner.batching import Batch
-from diffusionner.diffusion import BeliefDenoiser, Candidates, ReverseStart
+from diffusionner.diffusion import Candidates, ReverseStart
 from diffusionner.errors import SettingsError, first_line, nearest
 from diffusionner.inference.engine import Engine, Pending
 from diffusionner.model.base import Network
@@ -33,10 +33,7 @@ class TorchEngine:
         self.network = network
         self.running = running or network
         self.labels = network.labels
-
-    @property
-    def beliefs(self) -> BeliefDenoiser | None:
-        return self.network.belief_denoiser()
+        self.beliefs = network.belief_denoiser()
 
     def launch(
         self, batch: Batch[np.ndarray], start: ReverseStart[np.ndarray], settings: InferenceSettings
@@ -57,8 +54,8 @@ class TorchEngine:
         finally:
             if was_training:
                 network.train()
-        arrays: Candidates[np.ndarray] = candidates.map(lambda tensor: tensor.cpu().numpy())
-        return lambda: arrays
+        arrays = {name: a if a is None else a.cpu().numpy() for name, a in vars(candidates).items()}
+        return lambda: Candidates(**arrays)
 
 
 def load_engine(

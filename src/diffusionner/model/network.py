@@ -96,7 +96,10 @@ class DenoisingNetwork(Network):
         settings: InferenceSettings,
     ) -> Candidates[Tensor]:
         initializer = self.decoder.initializer
-        if initializer is not None and not self.moves_spans(start, settings):
+        # With a belief network, the boundaries of candidates stay: a better span is another one.
+        own = self.beliefs is not None and start.given is None and settings.start == "candidates"
+        if settings.steps == 0 or own:
+            assert initializer is not None
             initial = initializer(encoding.states, encoding.mask)
             spans, slots, _ = self._choose_spans(initial, start, settings)
             assert spans is not None
@@ -113,15 +116,6 @@ class DenoisingNetwork(Network):
                 spans = self.coordinates.decode(state.x, encoding.lengths[:, None])[:, 0]
                 parts.append(initial.candidates(spans, state.slots))
         return parts[0] if len(parts) == 1 else Candidates.combine(parts, lambda x: torch.cat(x, 1))
-
-    def moves_spans(self, start: ReverseStart[Any], settings: InferenceSettings) -> bool:
-        """Return whether boundaries are denoised.
-
-        Without steps they are not. With a belief network, neither are the boundaries of candidates:
-        a better span is another candidate. The steps then denoise beliefs.
-        """
-        own_candidates = start.given is None and settings.start == "candidates"
-        return settings.steps > 0 and not (self.beliefs is not None and own_candidates)
 
     def start_reverse(
         self, encoding: SentenceEncoding, start: ReverseStart[Tensor], settings: InferenceSettings

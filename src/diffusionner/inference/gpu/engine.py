@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from diffusionner.batching import Batch, round_up
-from diffusionner.diffusion import AUTO, BeliefDenoiser, Candidates, ReverseStart
+from diffusionner.diffusion import AUTO, Candidates, ReverseStart
 from diffusionner.inference.engine import Pending
 from diffusionner.inference.gpu.encoding import PackedTransformer, RecordedContext, can_pack
 from diffusionner.inference.gpu.recording import SPANS, CudaRecorder, Recorder, Shape
@@ -90,6 +90,7 @@ class GpuEngine:
         # cuDNN's attention is planned anew for every shape, which costs more than it saves.
         torch.backends.cuda.enable_cudnn_sdp(False)
         self.network = network
+        self.beliefs = network.belief_denoiser()
         self.running = running
         self.labels = network.labels
         self.cuda_graphs = cuda_graphs
@@ -110,10 +111,6 @@ class GpuEngine:
             if can_pack(running.encoder):
                 record = CudaRecorder(_stream(self.device)) if cuda_graphs else None
                 self.transformer = PackedTransformer(running.encoder, record)
-
-    @property
-    def beliefs(self) -> BeliefDenoiser | None:
-        return self.network.belief_denoiser()
 
     @property
     def recordings(self) -> int:
