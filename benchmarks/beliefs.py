@@ -17,10 +17,14 @@ from diffusionner.corpus import Sentence
 from diffusionner.errors import SettingsError
 from diffusionner.evaluation import score_sentences
 from diffusionner.evaluation.significance import difference
+from diffusionner.inference.decoding import ScoreRule, entities_by_sentence, to_spans
+from diffusionner.inference.documents import owned_candidates
+from diffusionner.inference.engine import Engine
+from diffusionner.inference.stream import PredictionTask
 from diffusionner.inference.torch_engine import TorchEngine
 from diffusionner.model.beliefs import BeliefNetwork
 from diffusionner.model.network import DenoisingNetwork
-from diffusionner.storage.registry import DEFAULT
+from diffusionner.settings import InferenceSettings
 from diffusionner.training.beliefs import MASKING, fit_beliefs, labelled_candidates
 from diffusionner.training.masking import SubwordMasking
 
@@ -31,7 +35,7 @@ STEPS = (1, 2, 5)
 def beliefs(
     train: Annotated[Path, typer.Option(help="The corpus that the model was trained on.")],
     data: Annotated[Path, typer.Option(help="Corpus to score, which the model does not know.")],
-    model: Annotated[str, typer.Option(help="A model with decoder.initializer=types.")] = DEFAULT,
+    model: Annotated[str, typer.Option(help="A model with decoder.initializer=types.")] = "bio",
     seeds: Annotated[int, typer.Option(help="Belief networks to train.")] = 3,
     readings: Annotated[int, typer.Option(help="Times to read the training corpus.")] = 2,
     sentences: Annotated[int | None, typer.Option(help="Read only the first ones.")] = None,
@@ -51,24 +55,33 @@ def beliefs(
     assert ner.tokenizer is not None
     masking = SubwordMasking.for_tokenizer(ner.subwords, MASKING)
     network.beliefs = BeliefNetwork(len(ner.labels))
-    ner.settings = replace(ner.settings, decoder=replace(ner.settings.decoder, beliefs=True))
-    inference = ner.settings.inference
+    inference = replace(ner.settings.inference, phi=EVEN, threshold=None)
     documents = labelled_candidates(network, encoded, corpus, masking, inference, 0, readings)
     print(f"{sum(d.types.size for d in documents):,} candidates in {len(documents):,} documents")
-    ner.engine = TorchEngine(network)
-    alone = _counts(ner, gold, 0)
+    task = _read(TorchEngine(network), ner, gold, inference)
+    rule = ScoreRule(inference, ner.labels, None)
+
+    def counts(steps: int) -> np.ndarray:
+        """Return the correct, predicted and gold entities of each sentence: [sentences, 3]."""
+        denoiser = network.belief_denoiser()
+        assert denoiser is not None
+        columns = task.denoise(denoiser, steps, rule)
+        found = entities_by_sentence([columns], task.sentences, inference.overlap)
+        report = score_sentences(gold, [to_spans(entities, ner.labels) for entities in found])
+        return report.measure_counts["micro"]
+
+    alone = counts(0)
     found: dict[int, list[np.ndarray]] = {steps: [] for steps in STEPS}
     for seed in range(seeds):
         torch.manual_seed(seed)
         network.beliefs = BeliefNetwork(len(ner.labels))
         fit_beliefs(network.beliefs, documents, network.schedule, seed)
-        ner.engine = TorchEngine(network)
         for steps in STEPS:
-            found[steps].append(_counts(ner, gold, steps))
+            found[steps].append(counts(steps))
     print(f"initializer alone: {_f1(alone):.2f}")
-    for steps, counts in found.items():
-        each = [_f1(one) for one in counts]
-        change = difference(np.sum(counts, axis=0), alone * seeds, 2000, 0)
+    for steps, of_seeds in found.items():
+        each = [_f1(one) for one in of_seeds]
+        change = difference(np.sum(of_seeds, axis=0), alone * seeds, 2000, 0)
         low, high = (100 * bound for bound in change.interval)
         print(
             f"γ = {steps}: {fmean(each):.2f} ({min(each):.2f} to {max(each):.2f}), "
@@ -76,10 +89,16 @@ def beliefs(
         )
 
 
-def _counts(ner: DiffusionNER, gold: list[Sentence], steps: int) -> np.ndarray:
-    """Return the correct, predicted and gold entities of each sentence: [sentences, 3]."""
-    found = ner.predict_sentences(gold, steps=steps, phi=EVEN)
-    return score_sentences(gold, found).measure_counts["micro"]
+def _read(
+    engine: Engine, ner: DiffusionNER, gold: list[Sentence], inference: InferenceSettings
+) -> PredictionTask:
+    """Find the candidates of all sentences, which every belief network gets."""
+    corpus = EncodedCorpus(gold, ner.subwords, ner.settings.encoder)
+    task = PredictionTask(corpus, range(len(gold)))
+    for chosen in corpus.sorted_batches(32, task.sentences):
+        found = task.launch(engine, chosen, inference)()
+        task.candidates.append(owned_candidates(found, corpus.windows, chosen))
+    return task
 
 
 def _f1(counts: np.ndarray) -> float:
