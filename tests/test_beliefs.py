@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from services import running
 
 from diffusionner import DiffusionNER, Sentence, Span
 from diffusionner.diffusion import BeliefDenoiser, Schedule
@@ -28,9 +29,10 @@ from diffusionner.inference.documents import (
     pad_documents,
 )
 from diffusionner.model.beliefs import BeliefNetwork
+from diffusionner.service.worker import Predictor
 from diffusionner.training.beliefs import LabelledSet, fit_beliefs
 from diffusionner.training.trainer import Trainer
-from models import assert_same, by_heart, lively_model
+from models import assert_same, by_heart, lively_model, written
 
 SCHEDULE = Schedule("cosine", 100)
 WORDS = "Ada met Charles Babbage in London and Ada wrote to Charles about London".split()
@@ -257,3 +259,15 @@ def test_training_ends_with_the_belief_network(encoder_folder: Path, tmp_path: P
     loaded = DiffusionNER.from_pretrained(tmp_path / "run", device="cpu")
     assert loaded.engine.beliefs is not None
     loaded.predict_tokens([["Ada", "met", "Ada"]])
+
+
+def test_the_service_answers_as_the_library(ner: DiffusionNER):
+    """A long text is one block, not cut into parts."""
+    text = " ".join(f"{' '.join(WORDS)} again ." for _ in range(12))
+    expected = [written(entity) for entity in ner(text)]
+    with running(Predictor(ner)) as client:
+        answer = client.post("/v1/entities", json={"texts": ["Ada left.", text]}).json()
+    found = answer["results"][1]["entities"]
+    assert len(found) == len(expected) > 12
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours["score"] == pytest.approx(theirs["score"], abs=1e-4)

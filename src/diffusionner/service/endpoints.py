@@ -75,7 +75,9 @@ def make_router(service: Service) -> APIRouter:
         options = parsed.inference_options()
         estimate = WorkEstimate(service.model.settings, options, service.model.word_limits)
         documents = await service.batcher.read_all(parsed.texts, estimate)
-        job = Job(Operation("entities", tuple(options.items())), documents, estimate.batch)
+        operation = Operation("entities", tuple(options.items()))
+        whole_blocks = service.model.settings.decoder.beliefs
+        job = Job(operation, documents, estimate.batch, whole_blocks)
         await service.batcher.submit(job)
 
         def encode(document: Document) -> bytes:
@@ -121,7 +123,7 @@ def make_router(service: Service) -> APIRouter:
         except DataError as error:
             raise ApiError(422, "invalid_span", str(error)) from None
         operation = Operation("refine", (*options.items(), ("only", only)))
-        job = Job(operation, documents, estimate.batch)
+        job = Job(operation, documents, estimate.batch, model.settings.decoder.beliefs)
         await service.batcher.submit(job)
 
         def encode(document: Document) -> bytes:

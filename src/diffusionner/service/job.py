@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from diffusionner.corpus import Entities, Entity
+from diffusionner.inference.documents import BlockCounter
 from diffusionner.refinement import GivenSpans
 from diffusionner.service.limits import BATCH_WORK, PART_WORK
 from diffusionner.service.worker import Found, Operation, Slice
@@ -96,12 +97,20 @@ class Job:
     """A request: its parts that are still queued, and a future for each document."""
 
     def __init__(
-        self, operation: Operation, documents: Sequence[Document], batch_work: float = 0.0
+        self,
+        operation: Operation,
+        documents: Sequence[Document],
+        batch_work: float = 0.0,
+        whole_blocks: bool = False,
     ) -> None:
-        """batch_work: work of a batch apart from its sentences."""
+        """batch_work: work of a batch apart from its sentences.
+
+        whole_blocks: the model denoises the candidates of a document together, block by block.
+        """
         loop = asyncio.get_running_loop()
         self.operation = operation
         self.batch_work = batch_work
+        self.whole_blocks = whole_blocks and operation.kind != "steps"
         self.futures: dict[Document, asyncio.Future[Document]] = {
             document: loop.create_future() for document in documents
         }
@@ -115,8 +124,12 @@ class Job:
 
     def _cut(self, document: Document) -> Iterator[Part]:
         first, last, work = document.chosen.start, document.chosen.stop, 0.0
+        counter = BlockCounter()
         for i in document.chosen:
-            if i > first and work + document.work[i] > PART_WORK:
+            before = counter.block
+            starts_block = counter.add("", len(document.sentences[i].words), i == 0) > before
+            too_much = not self.whole_blocks and work + document.work[i] > PART_WORK
+            if i > first and (too_much or (self.whole_blocks and starts_block)):
                 yield self._part(document, first, i, work)
                 first, work = i, 0.0
             work += document.work[i]
@@ -125,7 +138,8 @@ class Job:
 
     def _part(self, document: Document, first: int, last: int, work: float) -> Part:
         # Only a sentence of many windows, or with many steps and spans, exceeds a batch.
-        shares = max(1, round(work / BATCH_WORK)) if self.operation.kind != "steps" else 1
+        can_share = self.operation.kind != "steps" and not self.whole_blocks
+        shares = max(1, round(work / BATCH_WORK)) if can_share else 1
         return Part(self, document, first, last, work / shares, shares=shares)
 
     def pop(self) -> Part:

@@ -130,14 +130,18 @@ class Predictor:
                 offset += len(one.sentences)
             corpus.keep_windows(np.concatenate(chosen))
             every = range(len(sentences))
+            # A slice is a block of a document, or a part of one if the model has no use for blocks.
+            blocks = np.repeat(np.arange(len(slices)), [len(one.sentences) for one in slices])
             if only is None:
-                task = PredictionTask(corpus, every)
+                task = PredictionTask(corpus, every, blocks)
             else:
                 spans: list[list[PlacedSpan]] = [[] for _ in sentences]
                 for one, place in zip(slices, places, strict=True):
                     spans[place.start : place.stop] = one.given
                 timestep = start_timestep(settings)
-                task = RefinementTask(corpus, every, given=spans, only=only, timestep=timestep)
+                task = RefinementTask(
+                    corpus, every, blocks, given=spans, only=only, timestep=timestep
+                )
             rule = ner.score_rule(inference)
             decoded = predict(ner.engine, task, replace(inference, overlap="all"), rule)
         policy = rule.flat_policy if inference.overlap == "flat" else inference.overlap
