@@ -1,6 +1,8 @@
-"""Layouts of the results, the ablations and the learning rates."""
+"""Layouts of the results, the ablations, the learning rates and the denoising of beliefs."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -9,6 +11,7 @@ from reproduce import published
 from reproduce.corpora import CORPORA, MAIN_METHOD, METHOD_TITLES, METHODS
 from reproduce.grids import Cell, Grid, Row, Unit
 from reproduce.pages import (
+    DEFAULT,
     Page,
     Plot,
     TableRecords,
@@ -19,8 +22,12 @@ from reproduce.pages import (
 )
 from reproduce.tables import (
     ABLATIONS,
+    ALONE,
     ALONE_DEV,
     ALONE_TITLE,
+    BELIEF_CORPORA,
+    BELIEFS,
+    CLASSIFIER,
     CURVE_GAMMA,
     DEV,
     ENCODER_VARIANTS,
@@ -40,8 +47,16 @@ from reproduce.tables import (
     point,
 )
 
+Measured = tuple[str, Variant, Point]  # a method, its variant, and what is measured
 RESAMPLES = 10_000  # of paired differences
 LEVEL = 0.2  # F1 points that do not count as a difference
+ABOUT_PAIRS = (
+    "Paired differences are in points of F1 on test. The counts of each sentence are summed over "
+    f"the seeds that both have; the interval resamples sentences {RESAMPLES:,} times, all seeds "
+    "together, and p, two-sided, is the share of random swaps of the two predictions, sentence by "
+    "sentence, with a difference at least as large. They need runs recorded with counts by "
+    "sentence."
+)
 FRACTIONS: tuple[tuple[str, Unit], ...] = (
     ("precision", "percent"),
     ("recall", "percent"),
@@ -75,11 +90,7 @@ def results(table: Table, records: TableRecords) -> Page:
         "run. Published rows are as printed in the paper, with BERT-large and similar encoders. "
         "DiffusionNER runs with the preset's inference, γ = 1 from candidates.",
         about_alone(grids),
-        "Paired differences are in points of F1 on test. The counts of each sentence are summed "
-        f"over the seeds that both have; the interval resamples sentences {RESAMPLES:,} times, all "
-        "seeds together, and p, two-sided, is the share of random swaps of the two predictions, "
-        "sentence by sentence, with a difference at least as large. They need runs recorded with "
-        "counts by sentence.",
+        ABOUT_PAIRS,
         *verdicts(records, corpora),
     ]
     return Page(text, grids, [Plot(table.name, "dots", {"panels": panels})])
@@ -176,6 +187,40 @@ def tuning(table: Table, records: TableRecords) -> Page:
     return Page(text, grids)
 
 
+def beliefs(table: Table, records: TableRecords) -> Page:
+    columns: tuple[tuple[str, Unit], ...] = tuple(
+        (CORPORA[name].title, "percent") for name in BELIEF_CORPORA
+    )
+    ours, rival = BELIEFS.title, METHODS[CLASSIFIER].title
+    grids = []
+    for split in ("test", "dev"):
+        full = point("score", split)
+        points = {
+            f"{ours}, γ = 1": full,
+            f"{ours}, γ = {CURVE_GAMMA}": point("score", split, steps=CURVE_GAMMA),
+            **({f"{ours}, γ = {CURVE_GAMMA} from noise": NOISY} if split == "dev" else {}),
+            ALONE_TITLE: point("score", split, steps=ALONE),
+        }
+        measured = {title: (one, MAIN_METHOD, BELIEFS) for title, one in points.items()}
+        measured[rival] = full, CLASSIFIER, DEFAULT
+        rows = (
+            Row(title, tuple(records.f1(corpus, *one) for corpus in BELIEF_CORPORA))
+            for title, one in measured.items()
+        )
+        grids.append(Grid(f"F1 on {split}", "method", columns, tuple(rows)))
+    recorded = all(cell.values for grid in grids for row in grid.rows for cell in row.cells)
+    text = [
+        "F1 of DiffusionNER with `decoder.beliefs=true`, mean ± standard deviation over the seeds. "
+        "A small network, trained last, denoises what is believed of all candidates of a document, "
+        f"and γ counts its steps. {rival.capitalize()} is trained separately. Epoch and thresholds "
+        "are chosen on dev, and so is whether the small network is kept.",
+        about_alone(()),
+        ABOUT_PAIRS,
+        *(() if recorded else ("Where it says –, the runs are not yet recorded.",)),
+    ]
+    return Page(text, [*grids, _paired_grid(records, BELIEF_CORPORA, BELIEFS)])
+
+
 def _tested(records: TableRecords, corpus: str) -> bool:
     return any(records.f1(corpus, TEST, method).values for method in METHODS)
 
@@ -190,24 +235,22 @@ def _our_rows() -> list[tuple[str, str, Point, Point]]:
     return sorted(rows, key=lambda row: row[1] != MAIN_METHOD)  # those of DiffusionNER first
 
 
-def _paired_grid(records: TableRecords, corpora: list[str]) -> Grid:
+def _paired_grid(records: TableRecords, corpora: Sequence[str], variant: Variant = DEFAULT) -> Grid:
     """Compare DiffusionNER with the initializer alone, more steps with one, and with a rival."""
-    known = {title: (method, test) for title, method, _, test in _our_rows()}
-    ours = METHODS[MAIN_METHOD].title
-    more, alone = (f"{ours}, {name}" for name in OTHER_STEPS)
-    rival = METHODS["biaffine"].title
+    ours, rival = METHODS[MAIN_METHOD].title, METHODS[CLASSIFIER].title
+    full, more, alone = (
+        (MAIN_METHOD, variant, one)
+        for one in (TEST, *(point("score", "test", steps=steps) for steps in OTHER_STEPS.values()))
+    )
     pairs = {
-        f"{ours} − {ALONE_TITLE}": (ours, alone),
-        f"γ = {CURVE_GAMMA} − γ = 1": (more, ours),
-        f"{ours} − {rival}": (ours, rival),
+        f"{ours} − {ALONE_TITLE}": (full, alone),
+        f"γ = {CURVE_GAMMA} − γ = 1": (more, full),
+        f"{ours} − {rival}": (full, (CLASSIFIER, DEFAULT, TEST)),
     }
     rows = [
-        Row(
-            f"{CORPORA[corpus].title}: {title}",
-            _paired_cells(records, corpus, known[first], known[second]),
-        )
+        Row(f"{CORPORA[corpus].title}: {title}", _paired_cells(records, corpus, *pair))
         for corpus in corpora
-        for title, (first, second) in pairs.items()
+        for title, pair in pairs.items()
     ]
     names = ("difference", "95% interval", "p", "seeds")
     columns: tuple[tuple[str, Unit], ...] = tuple((name, "text") for name in names)
@@ -215,13 +258,13 @@ def _paired_grid(records: TableRecords, corpora: list[str]) -> Grid:
 
 
 def _paired_cells(
-    records: TableRecords, corpus: str, first: tuple[str, Point], second: tuple[str, Point]
+    records: TableRecords, corpus: str, first: Measured, second: Measured
 ) -> tuple[Cell, ...]:
     """Return the difference over the seeds of both, its interval, p, and the number of seeds."""
     ours, theirs = (
         {run.seed: counts for run in runs if (counts := run.counts(one)) is not None}
-        for method, one in (first, second)
-        for runs in [records.runs(corpus, method, points=[one])]
+        for method, variant, one in (first, second)
+        for runs in [records.runs(corpus, method, variant, [one])]
     )
     both = sorted(ours.keys() & theirs.keys())
     if not both:

@@ -99,7 +99,8 @@ def resolve(request: RunRequest, sources: Sources) -> Job:
     common, own = _overrides(request, sources)
     preset = load_preset(sources.preset(request.corpus), tuple(common))
     before, settings = flatten(_sections(preset)), _sections(preset.override(own))
-    changes = {key: value for key, value in flatten(settings).items() if value != before[key]}
+    # Some settings are left out at their default.
+    changes = {key: value for key, value in flatten(settings).items() if value != before.get(key)}
     name = request.shape or encoder.name
     settings["encoder"]["name"] = name
     keys = ("train", "dev", "dev_from_train", "format")

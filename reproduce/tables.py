@@ -215,6 +215,10 @@ WHOLE_RATE_VARIANTS = tuple(
     for encoder in RATES[1:]
 )
 WHOLE_TUNED = {"litbank": ("crf", "biaffine"), "conll03": ("crf", "biaffine", "autoregressive")}
+# Corpora on which denoising of beliefs is judged, and the span classifier it has to be ahead of.
+BELIEF_CORPORA = ("genia", "litbank", "gum", "conll03")
+BELIEFS = Variant("with beliefs", (("decoder.beliefs", True),))
+CLASSIFIER = "biaffine"
 ABLATIONS = {
     "encoder": ENCODER_VARIANTS,
     "module": MODULE_VARIANTS,
@@ -290,6 +294,18 @@ TABLES = {
                     Need((corpus,), methods, WHOLE_RATE_VARIANTS, (DEV,))
                     for corpus, methods in WHOLE_TUNED.items()
                 ),
+            ),
+        ),
+        Table(
+            "beliefs",
+            "Beliefs over documents",
+            (
+                Need(
+                    BELIEF_CORPORA,
+                    variants=(BELIEFS,),
+                    points=(DEV, TEST, *OTHER_STEP_POINTS, NOISY),
+                ),
+                Need(BELIEF_CORPORA, (CLASSIFIER,), points=(DEV, TEST)),
             ),
         ),
         Table("convergence", "Convergence", (Need(STUDIED, ALL),)),

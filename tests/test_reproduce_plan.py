@@ -15,7 +15,7 @@ from reproduce.corpora import CORPORA, METHODS
 from reproduce.plan import check_encoders, plan
 from reproduce.records import Records
 from reproduce.sources import Sources
-from reproduce.tables import DEV, TEST, find
+from reproduce.tables import DEV, NOISY, TEST, find
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 
@@ -41,6 +41,20 @@ def test_only_results_tables_score_test(tmp_path):
         assert all(TEST.name not in job.points for job in jobs(name, where))
     for job in jobs("all", where):
         assert "data.test=null" in job.overrides
+
+
+def test_runs_with_beliefs_are_separate(tmp_path):
+    found = by_name(jobs("beliefs", sources(tmp_path)))
+    plain = by_name(jobs("all", sources(tmp_path)))
+    for corpus in ("genia", "conll03"):  # those at hand
+        ours = found[f"{corpus}/diffusion/beliefs=True/0"]
+        assert ours.changes == {"decoder.beliefs": True}
+        assert "decoder.beliefs=true" in ours.overrides
+        assert {DEV.name, TEST.name, NOISY.name} < set(ours.points) and len(ours.points) == 7
+        assert ours.key != plain[f"{corpus}/diffusion/default/0"].key
+        rival = f"{corpus}/biaffine/default/0"
+        assert found[rival].key == plain[rival].key
+    assert len(found) == 4
 
 
 def test_every_ablation_is_a_separate_run(tmp_path):

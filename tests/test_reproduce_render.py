@@ -20,6 +20,7 @@ from reproduce.plan import run_key
 from reproduce.records import Record, Records, path_of, read, write
 from reproduce.tables import (
     ALONE_DEV,
+    BELIEFS,
     DEV,
     NOISY,
     OTHER_STEP_POINTS,
@@ -128,6 +129,44 @@ def test_paired_differences_sum_the_seeds(output):
     assert found[(*row, "seeds")]["text"] == "2"
     low, high = (float(end) for end in found[(*row, "95% interval")]["text"].split(" to "))
     assert low <= 100 * expected <= high and 0 < float(found[(*row, "p")]["text"]) <= 1
+
+
+def test_beliefs_are_compared_with_the_initializer_and_the_rival(output):
+    found, changes = cells(output / "beliefs.csv"), {"decoder.beliefs": True}
+    for section, row, one in (
+        ("F1 on test", "with beliefs, γ = 1", TEST),
+        ("F1 on test", "with beliefs, γ = 5", point("score", "test", steps=5)),
+        ("F1 on test", "initializer alone", ALONE_TEST),
+        ("F1 on dev", "with beliefs, γ = 5 from noise", NOISY),
+    ):
+        expected = scores(output, "genia", "diffusion", one, **changes)
+        assert len(expected) == 2
+        assert float(found[section, row, "GENIA"]["mean"]) == pytest.approx(fmean(expected), 1e-5)
+    rival = METHODS["biaffine"].title
+    expected = fmean(scores(output, "genia", "biaffine"))
+    assert float(found["F1 on test", rival, "GENIA"]["mean"]) == pytest.approx(expected, 1e-5)
+    # Its differences are those of its own runs, not of the runs without beliefs.
+    records, pairs = Records.load(output), "Paired differences on test"
+    runs = [
+        records.select("genia", *one)
+        for one in (("diffusion", BELIEFS), ("biaffine", Variant()), ("diffusion", Variant()))
+    ]
+    ours, theirs, plain = (sum(run.counts(TEST) for run in two).sum(axis=0) for two in runs)
+    difference = 200 * (ours[0] - theirs[0]) / (ours[1] + ours[2])
+    row = f"GENIA: DiffusionNER − {rival}"
+    assert ours[0] != plain[0]
+    assert found[pairs, row, "difference"]["text"] == f"{difference:+.2f}"
+    assert cells(output / "nested.csv")[pairs, row, "difference"]["text"] != f"{difference:+.2f}"
+
+
+def test_runs_with_beliefs_that_are_not_recorded(output):
+    for record in Records.load(output).select("genia", "diffusion", BELIEFS):
+        path_of(output, record.id).unlink()
+    text = render.render(TABLES["beliefs"], Records.load(output), output).texts["beliefs.md"]
+    assert "not yet recorded" in text
+    assert "| GENIA: DiffusionNER − initializer alone | – | – | – | – |" in text
+    rival = METHODS["biaffine"].title
+    assert f"| {rival} | {fmean(scores(output, 'genia', 'biaffine')):.2f}" in text
 
 
 def test_records_without_the_initializer_alone(output):
@@ -271,7 +310,7 @@ def test_files_disagree_when_a_record_is_changed(output):
 def test_files_of_every_table(output):
     for name in TABLES:
         assert (output / f"{name}.md").exists() and (output / f"{name}.csv").exists()
-    for name in set(TABLES) - {"figures", "efficiency", "tuning"} | {
+    for name in set(TABLES) - {"figures", "efficiency", "tuning", "beliefs"} | {
         "denoising",
         "f1-against-speed",
     }:

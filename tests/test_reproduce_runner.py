@@ -312,18 +312,21 @@ def test_the_command_trains_measures_and_writes(cli, tmp_path, encoder_folder):
     options = ["--data", tmp_path / "data", "--encoder", encoder_folder, "--configs", CONFIGS]
     options += ["--work", tmp_path / "work", "--output", tmp_path / "out", "--seeds", 1]
     options += [part for change in changes for part in ("--set", change)]
-    options += ["--only", "*/diffusion"]
-    first = cli("nested", *options, main=main)
+    options += ["--only", "genia/diffusion", "--only", "litbank/diffusion"]
+    first = cli("nested", "beliefs", *options, main=main)
     assert first.status == 0, first.out + first.err
-    assert "LitBank: no " in first.out and "1 of 1 runs are complete" in first.out
-    record = read(next((tmp_path / "out" / "records").iterdir()))
+    assert "LitBank: no " in first.out and "2 of 2 runs are complete" in first.out
+    made = map(read, (tmp_path / "out" / "records").iterdir())
+    record, beliefs = sorted(made, key=lambda one: len(one.values["changes"]))
     assert record.score(TEST) is not None and record.parameters
+    assert beliefs.values["changes"] == {"decoder.beliefs": True}
+    assert beliefs.parameters > record.parameters and len(beliefs.values["points"]) == 7
     assert record.values["points"][TEST.name]["per_type"]
     assert (tmp_path / "out" / "nested.png").exists()
-    (said,) = (tmp_path / "work").glob("genia-*/output.txt")
-    before = said.stat().st_mtime_ns
-    assert cli("nested", *options, main=main).status == 0
-    assert said.stat().st_mtime_ns == before  # nothing was started
+    said = list((tmp_path / "work").glob("genia-*/output.txt"))
+    before = [one.stat().st_mtime_ns for one in said]
+    assert cli("nested", "beliefs", *options, main=main).status == 0
+    assert [one.stat().st_mtime_ns for one in said] == before  # nothing was started
     output = ("--output", tmp_path / "out")
     assert cli("render", "--check", *output, main=main).status == 0
     listed = cli("list", *output, "--seeds", 1, main=main).out
