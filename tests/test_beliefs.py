@@ -10,7 +10,7 @@ import torch
 from services import running
 
 from diffusionner import DiffusionNER, Sentence, Span
-from diffusionner.diffusion import BeliefDenoiser, Schedule
+from diffusionner.diffusion import BeliefDenoiser, Schedule, beliefs
 from diffusionner.diffusion.beliefs import (
     CandidateSet,
     belief_logits,
@@ -20,7 +20,8 @@ from diffusionner.diffusion.beliefs import (
     softmax,
     timestep_inputs,
 )
-from diffusionner.errors import SettingsError
+from diffusionner.errors import DataError, SettingsError
+from diffusionner.inference import documents
 from diffusionner.inference.documents import (
     BLOCK_WORDS,
     MAX_BLOCK_WORDS,
@@ -101,10 +102,10 @@ def test_numpy_computes_what_torch_does():
     one = candidates(spans, random.normal(size=(8, 3)))
     z = random.normal(size=(1, 8, 3)).astype(np.float32)
     time = timestep_inputs(7, SCHEDULE)
-    inputs = network_inputs(one, relations(one), z, time)
+    inputs = network_inputs(one, z, time)
     assert inputs.shape == (1, 8, input_size(2))
     tensors = one.map(torch.from_numpy)
-    of_torch = network_inputs(tensors, relations(tensors), torch.from_numpy(z), time)
+    of_torch = network_inputs(tensors, torch.from_numpy(z), time)
     np.testing.assert_allclose(of_torch.numpy(), inputs, atol=1e-5)
     logits = belief_logits(network.weights(), inputs, one.logits)
     np.testing.assert_allclose(
@@ -199,6 +200,33 @@ def test_a_stream_does_not_divide_blocks(ner: DiffusionNER):
     assert_same(ner.predict_tokens(sentences, docs=docs, batch_size=1), whole)
 
 
+def test_empty_items_do_not_divide_blocks(ner: DiffusionNER):
+    sentences = [[] if i % 4 == 3 else WORDS[i % 3 : i % 3 + 6] for i in range(24)]
+    whole = ner.predict_tokens(sentences, docs=["a"] * 24, batch_size=64)
+    assert_same(ner.predict_tokens(sentences, docs=["a"] * 24, batch_size=1), whole)
+
+
+def test_rows_at_a_time_give_the_same(monkeypatch: pytest.MonkeyPatch):
+    spans = [(i // 3, i % 3, i % 3, f"w{i % 2}") for i in range(7)]
+    one = candidates(spans, np.random.default_rng(0).normal(size=(7, 3)))
+    time = timestep_inputs(7, SCHEDULE)
+    expected = network_inputs(one, one.start, time)
+    monkeypatch.setattr(beliefs, "MAX_PAIRS", 15)
+    np.testing.assert_allclose(network_inputs(one, one.start, time), expected, atol=1e-6)
+
+
+def test_of_too_many_candidates_the_likeliest_are_denoised(
+    ner: DiffusionNER, monkeypatch: pytest.MonkeyPatch
+):
+    every, alone = (ner.predict_tokens([WORDS] * 3, ["a"] * 3, steps=steps) for steps in (1, 0))
+    monkeypatch.setattr(documents, "MAX_CANDIDATES", 2)
+    few = ner.predict_tokens([WORDS] * 3, ["a"] * 3)
+    assert [len(found) for found in few] == [len(found) for found in alone]
+    scores = [[e.score for found in each for e in found] for each in (few, alone, every)]
+    changed = np.abs(np.subtract(scores[0], scores[1])) > 1e-6
+    assert 1 <= changed.sum() <= 2 and scores[0] != scores[2]
+
+
 def test_blocks_of_a_document():
     counter = BlockCounter()
     assert [counter.add(doc, 10) for doc in ("a", "a", "b", None, None, "b")] == [0, 0, 1, 2, 3, 4]
@@ -231,6 +259,12 @@ def test_the_label_of_a_given_span_is_believed(ner: DiffusionNER):
     assert score(2, 4, "GPE") == pytest.approx(believed[0])
 
 
+@pytest.mark.parametrize("score", [float("nan"), "high", [1], 10**400, True])
+def test_a_score_that_is_no_number(ner: DiffusionNER, score: object):
+    with pytest.raises(DataError, match="span 0: the score must be a finite number"):
+        ner.refine(WORDS, [(0, 1, "PER", score)])
+
+
 def test_saved_with_the_model(ner: DiffusionNER, tmp_path: Path):
     ner.save_pretrained(tmp_path / "model")
     loaded = DiffusionNER.from_pretrained(tmp_path / "model", device="cpu")
@@ -253,6 +287,8 @@ def test_training_ends_with_the_belief_network(encoder_folder: Path, tmp_path: P
          "inference.start=candidates", "diffusion.spans=8"]
     )  # fmt: skip
     trainer = Trainer(settings)
+    # With several processes, all weights that are trained must take part in the loss.
+    assert not any(p.requires_grad for p in trainer.network.beliefs.parameters())
     trainer.run()
     assert "training the belief network" in capsys.readouterr().err
     assert trainer.network.beliefs.output.weight.abs().max() > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from operator import index
 from typing import Any, NamedTuple, TypeAlias
 
@@ -129,7 +130,8 @@ class GivenSpans:
                         found[span.number].append(entity)
         outcomes = list(map(_outcome, self.spans, self.labels, found))
         if only:
-            entities[:] = [e for e in entities if any(e is one.entity for one in outcomes)]
+            kept = {id(outcome.entity) for outcome in outcomes}
+            entities[:] = [entity for entity in entities if id(entity) in kept]
         return Refinement(entities, outcomes)
 
 
@@ -180,7 +182,17 @@ def _read(span: SpanLike, where: str) -> GivenSpan:
         raise DataError(f"{where}: start and end must be whole numbers, not {shown}") from None
     if not isinstance(label, str | None):
         raise DataError(f"{where}: the label must be a string or None, not {label!r:.80}")
+    if score is not None and not _is_number(score):
+        raise DataError(f"{where}: the score must be a finite number or None, not {score!r:.80}")
     return GivenSpan(*bounds, label, score)
+
+
+def _is_number(value: object) -> bool:
+    """Return whether a value is a finite number."""
+    try:
+        return not isinstance(value, str | bytes | bool) and isfinite(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return False
 
 
 def _model_label(

@@ -29,6 +29,7 @@ RELATIONS = 13  # number of the relations below
 NEAR, FAR = 2, 8  # sentences between two candidates
 MIN_LOG = -8.0  # log-probabilities are clipped to it
 MAX_LOGIT = 30.0
+MAX_PAIRS = 2**19  # pairs of candidates whose relations are in memory at a time
 
 
 @dataclass
@@ -65,17 +66,20 @@ def input_size(types: int) -> int:
     return of_span + RELATIONS * (2 * (types + 1) + 1)
 
 
-def relations(candidates: CandidateSet[Array]) -> Array:
-    """Return which candidates j each candidate i is related to: [D, R, N, N] of zeros and ones."""
+def relations(candidates: CandidateSet[Array], rows: slice = slice(None)) -> Array:
+    """Return which candidates j each candidate i of the rows is related to: [D, R, rows, N].
+
+    The entries are zeros and ones.
+    """
     c = candidates
-    others = c.present[:, None] & c.present[:, :, None]
-    others = others & (_positions(c.left)[:, None] != _positions(c.left)[None])
 
     def pairs(array: Array) -> tuple[Array, Array]:
-        return array[:, :, None], array[:, None]
+        return array[:, rows, None], array[:, None]
 
     (left, left_j), (right, right_j) = pairs(c.left), pairs(c.right)
     sentence, sentence_j = pairs(c.sentence)
+    (present, present_j), position = pairs(c.present), _positions(c.left)
+    others = present & present_j & (position[rows, None] != position)
     same = sentence == sentence_j
     distance = abs(sentence - sentence_j)
     contains = (left <= left_j) & (right >= right_j)
@@ -98,29 +102,40 @@ def relations(candidates: CandidateSet[Array]) -> Array:
         distance > FAR,
     ]
     xp = _namespace(c.left)
-    return xp.stack([one & others for one in found], 1) * xp.ones_like(c.logits[:1, :1, :1, None])
+    one = xp.ones_like(c.logits[:1, :1, :1, None])
+    return xp.stack([each & others for each in found], 1) * one
 
 
-def network_inputs(
-    candidates: CandidateSet[Array], related: Array, z: Array, time: Sequence[Array]
-) -> Array:
+def network_inputs(candidates: CandidateSet[Array], z: Array, time: Sequence[Array]) -> Array:
     """Return the inputs of each candidate: [D, N, inputs].
 
-    related: of `relations`; z: [D, N, C + 1]; time: three numbers, or arrays that broadcast to
-    [D, N, 1], that tell the timestep.
+    z: [D, N, C + 1]; time: three numbers, or arrays that broadcast to [D, N, 1], that tell the
+    timestep.
     """
     xp = _namespace(z)
     prior = softmax(candidates.logits)
     log_prior = xp.log(prior + 1e-9).clip(MIN_LOG, 0.0) / -MIN_LOG
-    believed = xp.concatenate([prior, z], -1)  # [D, N, 2 (C + 1)]
-    count = related.sum(-1)  # [D, R, N]
-    pooled = xp.einsum("drij,djc->dirc", related, believed)
-    count = xp.einsum("drn->dnr", count)[..., None]
-    pooled = xp.concatenate([pooled / (count + 1), xp.log1p(count)], -1)
+    pooled = _pooled_beliefs(candidates, xp.concatenate([prior, z], -1))
     one = xp.ones_like(z[..., :1])
-    moment = [one * part for part in time]
-    flat = pooled.reshape(*z.shape[:2], -1)
-    return xp.concatenate([log_prior, prior, z, *moment, flat], -1)
+    return xp.concatenate([log_prior, prior, z, *(one * part for part in time), pooled], -1)
+
+
+def _pooled_beliefs(candidates: CandidateSet[Array], believed: Array) -> Array:
+    """Return the mean belief of the candidates in each relation, and their number.
+
+    believed: [D, N, B] → [D, N, R (B + 1)], for some rows at a time, which limits memory
+    """
+    xp = _namespace(believed)
+    documents, count, _ = believed.shape
+    rows = max(1, MAX_PAIRS // (documents * count))
+    parts = []
+    for first in range(0, count, rows):
+        related = relations(candidates, slice(first, first + rows))
+        number = related.sum(-1)[..., None]  # [D, R, rows, 1]
+        mean = related @ believed[:, None] / (number + 1)
+        parts.append(xp.concatenate([mean, xp.log1p(number)], -1))
+    joined = xp.einsum("drnb->dnrb", xp.concatenate(parts, 2))
+    return joined.reshape(documents, count, -1)
 
 
 def belief_logits(weights: BeliefWeights, inputs: Array, logits: Array) -> Array:
@@ -151,10 +166,10 @@ class BeliefDenoiser(NamedTuple):
 
         Return the probabilities of each type and of no-entity: [D, N, C + 1].
         """
-        related, schedule = relations(candidates), self.schedule
+        schedule = self.schedule
 
         def denoise(z: np.ndarray, t: int) -> tuple[np.ndarray, np.ndarray]:
-            inputs = network_inputs(candidates, related, z, timestep_inputs(t, schedule))
+            inputs = network_inputs(candidates, z, timestep_inputs(t, schedule))
             probabilities = softmax(belief_logits(self.weights, inputs, candidates.logits))
             return analog_bits(probabilities), probabilities
 
@@ -175,7 +190,7 @@ def _positions(array: Array) -> Array:
     """Return 0 to N - 1 for an array [D, N]."""
     if isinstance(array, np.ndarray):
         return np.arange(array.shape[1])
-    return sys.modules["torch"].arange(array.shape[1])
+    return sys.modules["torch"].arange(array.shape[1], device=array.device)
 
 
 def _namespace(array: Array) -> Any:

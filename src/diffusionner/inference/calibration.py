@@ -49,7 +49,8 @@ def _knots(sums: np.ndarray, right: np.ndarray) -> tuple[list[float], list[float
     """Return ascending sums and the share of right entities at each, non-decreasing."""
     from scipy.optimize import isotonic_regression  # slow to import, and only needed here
 
-    values, place, counts = np.unique(sums, return_inverse=True, return_counts=True)
+    # Rounded before they are grouped: knots that only rounding makes equal would not ascend.
+    values, place, counts = np.unique(np.round(sums, 6), return_inverse=True, return_counts=True)
     hits = np.bincount(place, right.astype(float))
     level = isotonic_regression(hits / counts, weights=counts).x
     # Values that the regression makes equal are one knot; too small a knot joins the one before.

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import fields
 from itertools import pairwise
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ BLOCK_WORDS = 2048  # a longer block ends before the next text or sentence given
 MAX_BLOCK_WORDS = 4096  # a longer block ends before the next sentence of the same text
 KEY_BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2^64
 MAX_PAIRS = 2**19  # pairs of candidates that are denoised at once
+MAX_CANDIDATES = 2000  # of a block; the others are scored as the initializer does
 
 
 class CandidateColumns(NamedTuple):
@@ -145,6 +147,12 @@ def denoise_documents(
     probabilities = softmax(columns.logits)
     if steps:
         sets, places = candidate_sets(columns, beliefs, corpus, sentences, blocks)
+        # Of too many candidates, the likeliest are denoised.
+        best = probabilities[:, :-1].max(1)
+        for i, place in enumerate(places):
+            if len(place) > MAX_CANDIDATES:
+                kept = np.sort(np.argsort(-best[place], kind="stable")[:MAX_CANDIDATES])
+                sets[i], places[i] = sets[i].map(itemgetter((slice(None), kept))), place[kept]
         for group in group_documents([one.left.shape[1] for one in sets], MAX_PAIRS):
             padded = pad_documents([sets[i] for i in group])
             denoised = denoiser(padded, steps)

@@ -339,8 +339,8 @@ class DiffusionNER:
                 characters, or its words.
             spans: (start, end), (start, end, label), `Entity` or dicts with start, end and, if
                 known, label and score; end exclusive. A span is extended to the words it touches;
-                one over several sentences is denoised in each of them. The label only decides
-                whether an entity is reported as retyped.
+                one over several sentences is denoised in each of them. The label decides whether
+                an entity is reported as retyped; a model with beliefs also starts from it.
             only: Return only entities that given spans became. By default they are denoised
                 together with the model's own candidates, and all entities are returned.
             **options: As in `refine_pipe`.

@@ -168,6 +168,7 @@ class Item:
 
     given: GivenSpans | None = None  # spans to refine
     blocks: Sequence[int] = ()  # block of each sentence, where documents are denoised
+    first_block = block = -1  # of the first and of the last sentence; of an empty item, the last
 
     def __init__(self, content: Content, doc: str | None, number: int) -> None:
         self.content = content
@@ -185,10 +186,13 @@ class Item:
         self.sentences = [Sentence(part.words, doc=doc) for part in self.parts]
 
     def count_blocks(self, counter: BlockCounter) -> None:
+        """Number the blocks of the sentences."""
         self.blocks = [
             counter.add(sentence.doc, len(sentence.words), number == 0)
             for number, sentence in enumerate(self.sentences)
         ]
+        self.block = counter.block
+        self.first_block = self.blocks[0] if self.blocks else counter.block
 
     def entities(self, decoded: Iterator[list[DecodedEntity]], labels: Sequence[str]) -> Entities:
         """Return the entities in the offsets of the input; decoded: entities by sentence."""
@@ -334,7 +338,7 @@ class ChunkReader:
             ready -= 1  # the next item may belong to the last one's block
         while 0 < ready < len(self.waiting):
             last, following = self.waiting[ready - 1], self.waiting[ready]
-            if last.blocks[-1:] != following.blocks[:1]:
+            if last.block != following.first_block:
                 break
             ready -= 1
         return max(0, ready)

@@ -61,6 +61,16 @@ class DenoisingNetwork(Network):
             settings.decoder,
         )
         self.beliefs = BeliefNetwork(len(self.labels)) if settings.decoder.beliefs else None
+        if self.beliefs is not None:
+            self.beliefs.requires_grad_(False)  # it is trained last, by itself
+
+    def reset_beliefs(self, seed: int) -> None:
+        """Start the belief network anew: it changes nothing."""
+        if self.beliefs is not None:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                fresh = BeliefNetwork(len(self.labels))
+            self.beliefs.load_state_dict(fresh.state_dict())
 
     def belief_denoiser(self) -> BeliefDenoiser | None:
         if self.beliefs is None:

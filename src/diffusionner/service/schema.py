@@ -65,7 +65,7 @@ class RefineSpan(BaseModel):
     start: Index = Field(description="First character, counted in Unicode code points.")
     end: Index = Field(description="End, exclusive.")
     label: Label | None = None
-    score: float | None = None
+    score: float | None = Field(None, allow_inf_nan=False)
 
 
 class RefineText(BaseModel):

@@ -26,9 +26,9 @@ def read_beliefs(path: Path, types: int) -> BeliefWeights:
     try:
         arrays = load(read_bounded(path, MAX_BYTES))
         weights = BeliefWeights(**arrays)
+        hidden = len(weights.hidden)
     except (OSError, ValueError, TypeError, SafetensorError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}); export the model again") from error
-    hidden = len(weights.hidden)
     expected = [(hidden, input_size(types)), (hidden,), (types + 1, hidden), (types + 1,)]
     if [array.shape for array in weights] != expected or not all(
         array.dtype == np.float32 and np.isfinite(array).all() for array in weights

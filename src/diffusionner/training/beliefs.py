@@ -25,7 +25,6 @@ from diffusionner.diffusion.beliefs import (
     CandidateSet,
     analog_bits,
     network_inputs,
-    relations,
     softmax,
     timestep_inputs,
 )
@@ -71,8 +70,9 @@ def train_beliefs(
     accelerator: Accelerator,
 ) -> None:
     """Train the belief network of a trained network on the same sentences."""
-    assert network.beliefs is not None
     device = next(network.parameters()).device
+    network.reset_beliefs(settings.training.seed)
+    assert network.beliefs is not None
     if accelerator.is_main_process:
         can_mask = tokenizer.hf.mask_token_id is not None
         masking = SubwordMasking.for_tokenizer(tokenizer, MASKING) if can_mask else None
@@ -99,6 +99,7 @@ def fit_beliefs(
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)  # dropout
     total = EPOCHS * len(batches)
+    network.requires_grad_(True)
     optimizer = torch.optim.AdamW(network.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     rate = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda done: min(1.0, (done + 1) / (WARMUP * total)) * (1 - done / total)
@@ -113,7 +114,7 @@ def fit_beliefs(
             nn.utils.clip_grad_norm_(network.parameters(), 1.0)
             optimizer.step()
             rate.step()
-    network.eval()
+    network.eval().requires_grad_(False)
 
 
 def _loss(
@@ -124,7 +125,6 @@ def _loss(
     generator: torch.Generator,
 ) -> Tensor:
     """Denoise noised gold, the initializer's beliefs and the network's own draw: mean loss."""
-    related = relations(candidates)
     count = candidates.logits.shape[-1]
     documents = len(types)
     known = candidates.present & (types >= 0)
@@ -135,7 +135,7 @@ def _loss(
 
     def predict(z: Tensor, t: np.ndarray) -> Tensor:
         time = [torch.as_tensor(part, dtype=z.dtype) for part in timestep_inputs(t, schedule)]
-        result: Tensor = network(network_inputs(candidates, related, z, time), candidates.logits)
+        result: Tensor = network(network_inputs(candidates, z, time), candidates.logits)
         return result
 
     def loss(logits: Tensor) -> Tensor:

@@ -107,6 +107,8 @@ class Trainer:
 
         torch.manual_seed(training.seed)  # initial weights
         self.network, self.tokenizer = _build_network(settings, self.data.labels)
+        if isinstance(self.network, DenoisingNetwork):  # those of the model it starts from
+            self.network.reset_beliefs(training.seed)
         self.network.to(self.device)
         self.objective = objective_class(settings.method)(self.network, settings).to(self.device)
         self.corpus = self._encode("train", self.data.labels)
