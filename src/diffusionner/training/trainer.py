@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from diffusionner.batching import Batch, EncodedCorpus
-from diffusionner.batching.subwords import SubwordTokenizer
 from diffusionner.data.fingerprint import fingerprint
 from diffusionner.diffusion import mix_keys
 from diffusionner.errors import CheckpointError, TrainingDiverged, WriteError
@@ -30,9 +29,9 @@ from diffusionner.model.base import Network
 from diffusionner.model.network import DenoisingNetwork
 from diffusionner.model.tensors import batch_to_device
 from diffusionner.settings import Settings
-from diffusionner.storage import checkpoint, encoders
+from diffusionner.storage import checkpoint
 from diffusionner.storage.calibration import load_calibration
-from diffusionner.storage.config import STATE_FILE, TEST_SCORES, is_model, read_config
+from diffusionner.storage.config import STATE_FILE, TEST_SCORES, read_config
 from diffusionner.training.beliefs import train_beliefs
 from diffusionner.training.data import RunData, load_data
 from diffusionner.training.masking import SubwordMasking
@@ -41,6 +40,7 @@ from diffusionner.training.optimisation import Phases, WeightUpdate
 from diffusionner.training.processes import make_accelerator, no_sync, predict_shared
 from diffusionner.training.reporter import Reporter
 from diffusionner.training.selection import evaluate_on_dev
+from diffusionner.training.start import build_network
 from diffusionner.training.state import Progress, load_state, save_state
 from diffusionner.word_limits import WordLimits
 
@@ -106,9 +106,7 @@ class Trainer:
         torch.backends.cuda.enable_cudnn_sdp(False)
 
         torch.manual_seed(training.seed)  # initial weights
-        self.network, self.tokenizer = _build_network(settings, self.data.labels)
-        if isinstance(self.network, DenoisingNetwork):  # those of the model it starts from
-            self.network.reset_beliefs(training.seed)
+        self.network, self.tokenizer = build_network(settings, self.data.labels)
         self.network.to(self.device)
         self.objective = objective_class(settings.method)(self.network, settings).to(self.device)
         self.corpus = self._encode("train", self.data.labels)
@@ -327,14 +325,8 @@ class Trainer:
         """Train the belief network of the best model; keep it if it does better on dev."""
         self._load_best()
         self.reporter.say("training the belief network")
-        train_beliefs(
-            cast(DenoisingNetwork, self.network),
-            self.corpus,
-            self.data.train,
-            self.tokenizer,
-            self.settings,
-            self.accelerator,
-        )
+        network, train = cast(DenoisingNetwork, self.network), self.data.train
+        train_beliefs(network, self.corpus, train, self.tokenizer, self.settings, self.accelerator)
         before, record = self.progress.best_f1, self._save_if_better(self.network)
         if "f1" in record:
             change = f"dev F1 {100 * record['f1']:.2f}, without it {100 * before:.2f}"
@@ -406,14 +398,3 @@ class Trainer:
     def _encode(self, name: str, labels: list[str] | None = None) -> EncodedCorpus:
         sentences = getattr(self.data, name)
         return EncodedCorpus(sentences, self.tokenizer, self.settings.encoder, labels)
-
-
-def _build_network(settings: Settings, labels: list[str]) -> tuple[Network, SubwordTokenizer]:
-    """Build the network on its pretrained encoder, or with the weights of a trained model."""
-    transformer, tokenizer = encoders.load_pretrained(settings.encoder)
-    network: Network = network_class(settings.method)(transformer, labels, settings)
-    location = encoders.encoder_location(settings.encoder.name)
-    if is_model(Path(location)):
-        same_labels = read_config(Path(location))["labels"] == labels
-        network.start_from(encoders.model_weights(Path(location)), same_labels)
-    return network, tokenizer
