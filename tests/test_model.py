@@ -293,7 +293,9 @@ def test_given_spans_replace_the_noise(build, tokenizer, nested_sentences):
     corpus = EncodedCorpus(nested_sentences[:2], tokenizer, network_settings(network))
     batch = as_tensors(corpus)
     given = torch.tensor([[[0, 2], [1, 1]], [[2, 4], [0, 0]]])
-    start = replace(same_spans(2, 2), spans=given, timestep=40)
+    none = same_spans(2, 0)
+    slots = torch.ones(2, 2, dtype=torch.bool)
+    start = replace(none, given=given, given_slots=slots, timestep=40)
     (step,) = reverse_steps(network, batch, plain_inference(steps=1), start)
     prediction = step.prediction
     with torch.no_grad():

@@ -11,9 +11,11 @@ from test_recorded_decoding import on_gpu, recordings, with_recordings
 
 from diffusionner import DiffusionNER, formats
 from diffusionner.batching import EncodedCorpus
-from diffusionner.inference.stream import PredictionTask, predict
+from diffusionner.inference.refining import RefinementTask
+from diffusionner.inference.stream import predict
 from diffusionner.inference.torch_engine import TorchEngine
 from diffusionner.methods import network_class
+from diffusionner.refinement import PlacedSpan
 from diffusionner.storage.encoders import load_encoder, load_tokenizer
 from diffusionner.training.trainer import Trainer
 from models import LABELS, assert_same, by_heart, lively_generator, lively_settings
@@ -89,7 +91,8 @@ def test_the_number_of_generated_entities_can_be_given(one_by_one):
     corpus = EncodedCorpus(SENTENCES[:5], recorded.subwords, settings.encoder)
     counts = [0, 3, 9, 1, 2]
     for _ in range(3):
-        task = PredictionTask(corpus, range(5), [[(0, 1)] * count for count in counts])
+        given = [[PlacedSpan(word, word, word) for word in range(count)] for count in counts]
+        task = RefinementTask(corpus, range(5), given=given, only=True)
         found = predict(recorded.engine, task, settings.inference, rule)
         assert [len(one) for one in found] == counts
     assert again.replays

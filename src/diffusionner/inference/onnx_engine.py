@@ -41,7 +41,6 @@ from diffusionner.errors import CheckpointError, first_line
 from diffusionner.files import read_bounded
 from diffusionner.inference.engine import Pending
 from diffusionner.settings import InferenceSettings, Settings
-from diffusionner.storage.beliefs import read_beliefs
 from diffusionner.storage.config import (
     BELIEFS_FILE,
     DENOISER_FILE,
@@ -77,6 +76,8 @@ class OnnxEngine:
         self.denoiser = _Graph(folder / DENOISER_FILE)
         self.beliefs: BeliefDenoiser | None = None
         if settings.decoder.beliefs:
+            from diffusionner.storage.beliefs import read_beliefs  # others need no safetensors
+
             weights = read_beliefs(folder / BELIEFS_FILE, len(labels))
             self.beliefs = BeliefDenoiser(weights, self.schedule)
         self.threads = available_threads()

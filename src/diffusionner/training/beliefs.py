@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
-from accelerate import Accelerator
-from accelerate.utils import broadcast
 from torch import Tensor, nn
 
 from diffusionner.batching import EncodedCorpus
@@ -42,6 +40,10 @@ from diffusionner.model.network import DenoisingNetwork
 from diffusionner.model.tensors import batch_to_device, to_device
 from diffusionner.settings import InferenceSettings, Settings
 from diffusionner.training.masking import SubwordMasking
+from diffusionner.training.processes import share_weights
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 EPOCHS = 8
 LEARNING_RATE = 1e-3
@@ -82,8 +84,7 @@ def train_beliefs(
         )
         fit_beliefs(network.beliefs.cpu(), documents, network.schedule, seed)
         network.beliefs.to(device)
-    for parameter in network.beliefs.parameters():
-        broadcast(parameter.data)
+    share_weights(network.beliefs)
 
 
 def fit_beliefs(
