@@ -134,7 +134,7 @@ def refine(
             listed = ", ".join(f"{change} {count}" for change, count in changes.most_common())
             scores = [f1([one.entities for one in refined]) for refined in (alone, together)]
             print(
-                f"| {name} | {f1(given):.2f} | {number or 'default'} | {scores[0]:.2f} | "
-                f"{scores[1]:.2f} | {listed} |",
+                f"| {name} | {f1(given):.2f} | {'default' if number is None else number} | "
+                f"{scores[0]:.2f} | {scores[1]:.2f} | {listed} |",
                 flush=True,
             )

@@ -168,7 +168,7 @@ def assert_same_refinements(one: list[Refinement], other: list[Refinement]) -> N
 def refined(
     ner: DiffusionNER, sentences: list[list[str]], given: list[list[tuple]], **options
 ) -> list[Refinement]:
-    """What becomes of spans given for sentences of words, alone."""
+    """Refine spans given for sentences of words, each sentence alone."""
     return list(ner.refine_pipe(zip(sentences, given, strict=True), only=True, **options))
 
 

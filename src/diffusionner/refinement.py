@@ -31,7 +31,7 @@ class GivenSpan(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of a given span.
+    """The outcome of a given span.
 
     `change` is "kept", "moved" (other boundaries), "retyped" (another label), "moved and retyped"
     or "dropped" (no entity, a score below the threshold, or overlap with a better entity). `entity`

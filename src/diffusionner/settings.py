@@ -268,7 +268,7 @@ class Settings:
 
     @property
     def can_skip_denoising(self) -> bool:
-        """Whether the initializer scores its candidates by type, so that steps=0 is possible."""
+        """Return whether the initializer scores types, which steps=0 needs."""
         return self.decoder.initializer == "types" and self.inference.start == "candidates"
 
     def require_denoising(self, what: str) -> None:

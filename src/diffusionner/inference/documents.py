@@ -17,13 +17,12 @@ import numpy as np
 
 from diffusionner.batching import EncodedCorpus, Windows
 from diffusionner.diffusion import Candidates
-from diffusionner.diffusion.beliefs import BeliefDenoiser, CandidateSet, softmax
+from diffusionner.diffusion.beliefs import MAX_PAIRS, BeliefDenoiser, CandidateSet, softmax
 from diffusionner.inference.decoding import EntityColumns, ScoreRule
 
 BLOCK_WORDS = 2048  # a longer block ends before the next text or sentence given
 MAX_BLOCK_WORDS = 4096  # a longer block ends before the next sentence of the same text
 KEY_BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2^64
-MAX_PAIRS = 2**19  # pairs of candidates that are denoised at once
 MAX_CANDIDATES = 2000  # of a block; the others are scored as the initializer does
 
 
@@ -59,7 +58,7 @@ class BlockCounter:
 
 
 def document_blocks(corpus: EncodedCorpus, sentences: Sequence[int]) -> np.ndarray:
-    """Return the block of each sentence, as if each was given on its own."""
+    """Return the block of each sentence, as if each were given on its own."""
     counter, words = BlockCounter(), np.diff(corpus.word_offset).tolist()
     return np.array([counter.add(corpus.docs[i], words[i]) for i in sentences], dtype=np.int64)
 

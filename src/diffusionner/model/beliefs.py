@@ -23,7 +23,7 @@ class BeliefNetwork(nn.Module):
         nn.init.zeros_(self.output.bias)
 
     def forward(self, inputs: Tensor, logits: Tensor) -> Tensor:
-        """inputs: of `network_inputs`; logits: [D, N, C + 1] of the initializer, as the result"""
+        """Return logits [D, N, C + 1]. inputs: of `network_inputs`; logits: of the initializer."""
         residual: Tensor = self.output(self.dropout(F.relu(self.hidden(inputs))))
         return logits + residual
 
