@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -63,6 +63,12 @@ Output = Annotated[Path, typer.Option(help="Folder for tables, figures and the r
 Seeds = Annotated[int, typer.Option(min=1, help="Runs of each kind, with seeds from 0 on.")]
 Data = Annotated[Path, typer.Option(help="Folder with one folder for each corpus.")]
 Configs = Annotated[Path, typer.Option(help="Folder of the presets.")]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Setting to override in all runs.", show_default=False
+    ),
+]
 RESULTS = Path("reproduce/results")
 DATA = Path("data")
 CONFIGS = Path("configs")
@@ -96,15 +102,7 @@ def run(
             show_default=False,
         ),
     ] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Setting to override in all runs.",
-            show_default=False,
-        ),
-    ] = None,
+    changes: Changes = None,
     configs: Configs = CONFIGS,
     work: Annotated[Path, typer.Option(help="Folder for runs and weights.")] = Path("runs/paper"),
     output: Output = RESULTS,
@@ -187,6 +185,56 @@ def _report(outcome: Outcome, console: Console) -> None:
         say(console, f"failed: {name}: {why}")
     for name, why in outcome.left.items():
         say(console, f"left to do: {name} ({why})")
+
+
+@app.command("fit-beliefs")
+def fit_beliefs(
+    corpora: Annotated[list[str], typer.Argument(metavar="CORPUS...", help="Corpora to fit on.")],
+    encoder: Annotated[str, typer.Option(help="Encoder by folder or name.")],
+    data: Data = DATA,
+    documents: Annotated[
+        int | None,
+        typer.Option(min=2, help="Use only the first training documents.", show_default=False),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs on each corpus.")] = 1,
+    fits: Annotated[int, typer.Option(min=1, help="Belief networks for each run.")] = 3,
+    parallel: Annotated[int, typer.Option(min=1, help="Number of runs at the same time.")] = 1,
+    split: Annotated[Literal["dev", "test"], typer.Option(help="Corpus to measure on.")] = "dev",
+    changes: Changes = None,
+    configs: Configs = CONFIGS,
+    work: Annotated[Path, typer.Option(help="Folder for runs and candidates.")] = Path(
+        "runs/beliefs"
+    ),
+    write: Annotated[
+        Path | None,
+        typer.Option(help="Write a network fitted on all these corpora.", show_default=False),
+    ] = None,
+) -> None:
+    """Fit the network that denoises beliefs over documents, and measure it.
+
+    On each corpus three networks are trained: on all training documents, and on either half. The
+    halves read the documents that they have not seen, and the belief network is fitted on these
+    candidates. It is measured on candidates of the first network. "Other corpora" are belief
+    networks that know neither the text nor the types. Differences are from the initializer alone;
+    intervals and p resample documents, with the counts of all networks added up. Scores and
+    thresholds are fitted on dev. Finished runs are kept in WORK.
+
+    Example:
+
+    * `python -m reproduce fit-beliefs genia litbank --data data --encoder encoders/e5-small`
+    """
+    from diffusionner.storage.beliefs import write_beliefs
+    from reproduce.fit_beliefs import fit_and_measure
+    from reproduce.sources import Sources
+
+    sources = Sources(data, configs, (encoder,), work, tuple(changes or ()))
+    lines, network = fit_and_measure(
+        corpora, sources, encoder, documents, seeds, fits, parallel, split
+    )
+    print(*lines, sep="\n")
+    if write is not None:
+        write_beliefs(write, network.weights())
+        print(f"{write}: fitted on {', '.join(corpora)}")
 
 
 @app.command()

@@ -211,7 +211,8 @@ def beliefs(table: Table, records: TableRecords) -> Page:
     recorded = all(cell.values for grid in grids for row in grid.rows for cell in row.cells)
     text = [
         "F1 of DiffusionNER with `decoder.beliefs=true`, mean ± standard deviation over the seeds. "
-        "A small network, trained last, denoises what is believed of all candidates of a document, "
+        "A small network that comes fitted with the library denoises what is believed of all "
+        "candidates of a document, "
         f"and γ counts its steps. {rival.capitalize()} is trained separately. Epoch and thresholds "
         "are chosen on dev, and so is whether the small network is kept.",
         about_alone(()),

@@ -149,6 +149,19 @@ def test_chunks_include_their_context(corpus):
     assert len(chunks[0].records) == 32 and first == COUNT
 
 
+def test_chunks_of_whole_documents(corpus):
+    records = list(find_sources(["in.jsonl"]).records(print))
+    chunks = list(ray_engine.document_chunks(records[42:], records[40:42]))
+    assert [chunk.first for chunk in chunks[:2]] == [2, 0]
+    assert [len(chunk.records) for chunk in chunks[:3]] == [33, 35, 35]
+    assert [one.fields["id"] for chunk in chunks for one in chunk.records] == [*range(42, COUNT)]
+    docs = [{doc for _, doc in chunk.items} for chunk in chunks]
+    assert sum(map(len, docs)) == len(set.union(*docs))
+    assert not list(ray_engine.document_chunks([], []))
+    no_docs = [replace(record, doc=None) for record in records[:70]]
+    assert [len(c.records) for c in ray_engine.document_chunks(no_docs, [])] == [32, 32, 6]
+
+
 def test_standard_input(cluster, corpus, model, monkeypatch):
     """Read by the driver, so that workers need no access to it."""
     described = ModelSpec.load(model, {})

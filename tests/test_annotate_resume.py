@@ -25,6 +25,7 @@ from diffusionner.annotation.journal import Journal, Position
 from diffusionner.annotation.run import ModelSpec, annotate_records
 from diffusionner.annotation.sources import find_sources
 from diffusionner.errors import DataError, WriteError
+from diffusionner.storage.beliefs import FITTED, read_beliefs
 from models import lively_model
 
 COUNT = 300
@@ -137,6 +138,24 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, kind: type, name: str, which: int)
 @pytest.mark.parametrize("where", ["write", "append"])
 def test_stopped_at_every_flush(ner, model, work, monkeypatch, target, where):
     """Sentences after the interruption have the same context as without it."""
+    stop_and_resume(ner, model, monkeypatch, target, where)
+
+
+def test_stopped_within_a_document_whose_beliefs_are_denoised(
+    encoder_folder, work, tmp_path, monkeypatch
+):
+    changes = ("decoder.initializer=types", "decoder.beliefs=true", "inference.start=candidates")
+    ner = lively_model(encoder_folder, *changes, "encoder.context=1", "inference.spans=auto")
+    ner.network.beliefs.load_weights(read_beliefs(FITTED))
+    ner.save_pretrained(tmp_path / "model")
+    model = tmp_path / "model"
+    stop_and_resume(DiffusionNER.from_pretrained(model), model, monkeypatch, "out.jsonl", "append")
+
+
+def stop_and_resume(
+    ner: DiffusionNER, model: Path, monkeypatch: pytest.MonkeyPatch, target: str, where: str
+) -> None:
+    """Stop at each flush, which is within a document, and compare with an undisturbed run."""
     monkeypatch.setattr(writers, "FLUSH_RECORDS", 5)
     text = "".join(Path("in.jsonl").read_text().splitlines(keepends=True)[:23])
     Path("in.jsonl").write_text(text)

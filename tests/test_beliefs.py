@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,9 @@ from services import running
 from diffusionner import DiffusionNER, Sentence, Span
 from diffusionner.diffusion import BeliefDenoiser, Schedule, beliefs
 from diffusionner.diffusion.beliefs import (
+    INPUTS,
     CandidateSet,
     belief_logits,
-    input_size,
     network_inputs,
     relations,
     softmax,
@@ -31,9 +32,12 @@ from diffusionner.inference.documents import (
 )
 from diffusionner.model.beliefs import BeliefNetwork
 from diffusionner.service.worker import Predictor
-from diffusionner.training.beliefs import LabelledSet, fit_beliefs
+from diffusionner.storage.beliefs import FITTED, read_beliefs
+from diffusionner.training import trainer as trainer_module
+from diffusionner.training.selection import DevResult
 from diffusionner.training.trainer import Trainer
 from models import assert_same, by_heart, lively_model, written
+from reproduce.belief_fitting import LabelledSet, fit_beliefs
 
 SCHEDULE = Schedule("cosine", 100)
 WORDS = "Ada met Charles Babbage in London and Ada wrote to Charles about London".split()
@@ -58,18 +62,20 @@ def candidates(spans: list[tuple[int, int, int, str]], logits: np.ndarray) -> Ca
     )
 
 
-def lively_beliefs(network: torch.nn.Module) -> None:
-    """Make residuals large."""
+def lively_network() -> BeliefNetwork:
+    """Return a network with large residuals."""
     torch.manual_seed(1)
+    network = BeliefNetwork()
     with torch.no_grad():
-        network.beliefs.output.weight.normal_(std=0.3)
+        network.output.weight.normal_(std=0.3)
+    return network
 
 
 @pytest.fixture
 def ner(encoder_folder: Path) -> DiffusionNER:
     changes = ("decoder.initializer=types", "decoder.beliefs=true", "inference.start=candidates")
     model = lively_model(encoder_folder, *changes, "inference.spans=auto", "encoder.context=1")
-    lively_beliefs(model.network)
+    model.network.beliefs.load_state_dict(lively_network().state_dict())
     return model
 
 
@@ -93,17 +99,14 @@ def test_relations_of_spans():
 
 
 def test_numpy_computes_what_torch_does():
-    torch.manual_seed(0)
-    network = BeliefNetwork(2)
-    with torch.no_grad():
-        network.output.weight.normal_()
+    network = lively_network()
     random = np.random.default_rng(0)
     spans = [(i // 3, i % 3, i % 3 + i % 2, f"w{i % 4}") for i in range(8)]
     one = candidates(spans, random.normal(size=(8, 3)))
     z = random.normal(size=(1, 8, 3)).astype(np.float32)
     time = timestep_inputs(7, SCHEDULE)
     inputs = network_inputs(one, z, time)
-    assert inputs.shape == (1, 8, input_size(2))
+    assert inputs.shape == (1, 8, 2, INPUTS)
     tensors = one.map(torch.from_numpy)
     of_torch = network_inputs(tensors, torch.from_numpy(z), time)
     np.testing.assert_allclose(of_torch.numpy(), inputs, atol=1e-5)
@@ -111,6 +114,21 @@ def test_numpy_computes_what_torch_does():
     np.testing.assert_allclose(
         network.eval()(of_torch, tensors.logits).detach().numpy(), logits, atol=1e-4
     )
+
+
+@pytest.mark.parametrize("types", [1, 2, 7])
+def test_the_order_of_types_does_not_matter(types: int):
+    """One network serves any number of types, in any order."""
+    denoiser = BeliefDenoiser(lively_network().weights(), SCHEDULE)
+    random = np.random.default_rng(0)
+    spans = [(i // 3, i % 3, i % 3 + i % 2, f"w{i % 4}") for i in range(8)]
+    logits = random.normal(size=(8, types + 1))
+    logits[:, -1] = 0.0
+    order = random.permutation(types)
+    plain = denoiser(candidates(spans, logits), 3)
+    shuffled = denoiser(candidates(spans, logits[:, [*order, types]]), 3)
+    assert np.abs(plain - softmax(logits[None])).max() > 1e-3
+    np.testing.assert_allclose(shuffled, plain[..., [*order, types]], atol=1e-6)
 
 
 def test_an_untrained_network_changes_nothing(encoder_folder: Path):
@@ -140,12 +158,10 @@ def test_learns_from_other_mentions():
         right = [denoiser(one.candidates, steps)[0].argmax(-1) == one.types[0] for one in held_out]
         return float(np.mean(right))
 
-    torch.manual_seed(0)
-    network = BeliefNetwork(2)
     held_out = [document() for _ in range(50)]
-    denoiser = BeliefDenoiser(network.weights(), SCHEDULE)
+    denoiser = BeliefDenoiser(BeliefNetwork().weights(), SCHEDULE)
     before = accuracy(1)
-    fit_beliefs(network, [document() for _ in range(300)], SCHEDULE, seed=0)
+    network = fit_beliefs([document() for _ in range(300)], SCHEDULE, seed=0)
     denoiser = BeliefDenoiser(network.weights(), SCHEDULE)
     assert before < 0.85
     assert accuracy(1) > before + 0.08
@@ -153,11 +169,7 @@ def test_learns_from_other_mentions():
 
 
 def test_padding_does_not_matter():
-    torch.manual_seed(0)
-    network = BeliefNetwork(2)
-    with torch.no_grad():
-        network.output.weight.normal_()
-    denoiser = BeliefDenoiser(network.weights(), SCHEDULE)
+    denoiser = BeliefDenoiser(lively_network().weights(), SCHEDULE)
     random = np.random.default_rng(0)
     sets = [
         candidates([(i, 0, i, f"w{i % 2}") for i in range(n)], random.normal(size=(n, 3)))
@@ -276,25 +288,52 @@ def test_needs_an_initializer_of_types(encoder_folder: Path):
         lively_model(encoder_folder, "decoder.initializer=spans", "decoder.beliefs=true")
 
 
-def test_training_ends_with_the_belief_network(encoder_folder: Path, tmp_path: Path, capsys):
+@pytest.mark.parametrize("improves", [True, False])
+def test_training_ends_with_the_fitted_network(
+    encoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, improves: bool
+):
+    """It is kept only if it does better on dev."""
     sentences = [
         Sentence(["Ada", "met", "Charles", "Babbage"], [Span(0, 1, "PER"), Span(2, 4, "PER")], "a"),
         Sentence(["London", "is", "large"], [Span(0, 1, "GPE")], "a"),
         Sentence(["Nothing", "happened"], [], "b"),
     ] * 4
     settings = by_heart(sentences, encoder_folder, tmp_path).override(
-        ["decoder.initializer=types", "decoder.beliefs=true", "training.epochs=6",
+        ["decoder.initializer=types", "decoder.beliefs=true", "training.epochs=2",
          "inference.start=candidates", "diffusion.spans=8"]
     )  # fmt: skip
     trainer = Trainer(settings)
     # With several processes, all weights that are trained must take part in the loss.
     assert not any(p.requires_grad for p in trainer.network.beliefs.parameters())
+    evaluate = trainer_module.evaluate_on_dev
+
+    def scored(*arguments: object) -> DevResult:
+        fitted = bool(trainer.network.beliefs.output.weight.any())
+        return replace(evaluate(*arguments), f1=0.5 + 0.1 * fitted * (1 if improves else -1))
+
+    monkeypatch.setattr(trainer_module, "evaluate_on_dev", scored)
     trainer.run()
-    assert "training the belief network" in capsys.readouterr().err
-    assert trainer.network.beliefs.output.weight.abs().max() > 0
+    kept = "kept" if improves else "left out"
+    message = f"denoising over documents: dev F1 {60 if improves else 40}.00, without it 50.00; "
+    assert message + kept in capsys.readouterr().err
     loaded = DiffusionNER.from_pretrained(tmp_path / "run", device="cpu")
-    assert loaded.engine.beliefs is not None
-    loaded.predict_tokens([["Ada", "met", "Ada"]])
+    expected = read_beliefs(FITTED).output if improves else np.zeros((1, 64))
+    np.testing.assert_array_equal(loaded.engine.beliefs.weights.output, expected)
+    assert loaded.predict_tokens([["Ada", "met", "Ada"]])
+
+
+def test_the_fitted_network_follows_the_other_mentions():
+    """An unclear mention follows the clear ones, of whatever type, and the more so the more."""
+    denoiser = BeliefDenoiser(read_beliefs(FITTED), SCHEDULE)
+    spans = [(i, 0, 0, "Jordan") for i in range(4)]
+    unclear = np.array([0.5, 0.4, 0.3, 0.0])
+    for type_id in range(3):
+        clear = np.full(4, -8.0)
+        clear[[type_id, 3]] = 6.0, 0.0
+        of_one = denoiser(candidates(spans[:2], np.stack([unclear, clear])), 1)[0, 0]
+        of_three = denoiser(candidates(spans, np.stack([unclear, *[clear] * 3])), 1)[0, 0]
+        before = softmax(unclear)[type_id]
+        assert before + 0.02 < of_one[type_id] < of_three[type_id]
 
 
 def test_the_service_answers_as_the_library(ner: DiffusionNER):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -19,6 +20,7 @@ from diffusionner.training.api import prepare
 from diffusionner.training.plan import (
     TIERS,
     evaluation_interval,
+    has_documents,
     has_overlaps,
     held_out_sentences,
     training_plan,
@@ -75,6 +77,32 @@ def test_train_takes_sentences(model, tmp_path):
     assert ner.settings.inference.overlap == "flat"
 
 
+def test_documents_are_denoised_where_there_are_any(model, tmp_path):
+    """Unless the setting is given, or the initializer knows no types."""
+    of_documents = [dataclasses.replace(s, doc=f"doc {i // 6}") for i, s in enumerate(FEW)]
+
+    def chosen(sentences: list[Sentence], *assignments: str) -> bool:
+        run = prepare(model, assignments, sentences, [])
+        said = any("decoder.beliefs=true" in line for line in run.choices)
+        assert said == run.settings.decoder.beliefs
+        return said
+
+    assert chosen(of_documents)
+    assert not chosen(FEW)
+    assert not chosen(of_documents, "decoder.beliefs=false")
+    assert not chosen(of_documents, "decoder.initializer=spans")
+    assert not chosen(of_documents[:2] + FEW)
+
+
+def test_has_documents():
+    def of(*docs: str | None) -> bool:
+        return has_documents([Sentence(["x"], doc=doc) for doc in docs])
+
+    assert of("a", "a") and of("a", "a", "b", "b") and of("a", "a", None)
+    assert not of() and not of("a") and not of("a", "b", "c") and not of(None, None)
+    assert not of("a", "a", None, None) and not of("a", "b", "a", "b")
+
+
 def test_fine_tune_starts_from_the_model(model, corpus, tmp_path):
     ner = DiffusionNER.from_pretrained(model)
     tuned = ner.fine_tune(
@@ -123,7 +151,8 @@ def test_the_api_is_exported():
 def test_a_model_hands_down_its_architecture(model, corpus):
     run = prepare(model, [f"data.train={corpus}", f"data.dev={corpus}"])
     own = DiffusionNER.from_pretrained(model).settings
-    assert run.settings.decoder == own.decoder and run.settings.diffusion == own.diffusion
+    with_beliefs = dataclasses.replace(own.decoder, beliefs=True)  # the corpus has documents
+    assert run.settings.decoder == with_beliefs and run.settings.diffusion == own.diffusion
     assert run.settings.encoder.context == 1 and run.settings.encoder.name == str(model)
     assert run.settings.inference.spans == 7
     assert run.settings.inference.phi is None, "thresholds are tuned anew"
@@ -133,7 +162,7 @@ def test_a_model_hands_down_its_architecture(model, corpus):
 def test_an_encoder_gets_the_recommended_recipe(encoder_folder, corpus):
     run = prepare(encoder_folder, [f"data.train={corpus}", f"data.dev={corpus}"])
     default = diffusionner.Settings()
-    assert run.settings.decoder == default.decoder
+    assert run.settings.decoder == dataclasses.replace(default.decoder, beliefs=True)
     assert run.settings.encoder.name == str(encoder_folder)
 
 

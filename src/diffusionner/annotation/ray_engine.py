@@ -10,7 +10,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from itertools import cycle, islice
+from itertools import chain, cycle, islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,7 +75,11 @@ class RayEngine:
         arguments = (self.model.folder.resolve(), self.device, self.model.options)
         workers = [worker.remote(*arguments) for _ in range(self.workers)]
         running: deque[tuple[Chunk, Any]] = deque()
-        chunks = make_chunks(records, context, self.model.settings.encoder.context)
+        settings = self.model.settings
+        if settings.decoder.beliefs:
+            chunks = document_chunks(records, context)
+        else:
+            chunks = make_chunks(records, context, settings.encoder.context)
         try:
             for chunk, actor in zip(chunks, cycle(workers), strict=False):
                 running.append((chunk, actor.annotate.remote(chunk.items)))
@@ -103,6 +107,21 @@ def make_chunks(
         yield Chunk(chunk, items, len(before))
         before = [*before, *chunk][-context:] if context else []
         ahead = ahead[CHUNK:]
+
+
+def document_chunks(records: Iterable[Record], before: Sequence[Record]) -> Iterator[Chunk]:
+    """Yield chunks of whole documents; before: records of the first document."""
+    chunk: list[Record] = []
+    for record, following in pairwise(chain(records, [None])):
+        assert record is not None
+        chunk.append(record)
+        if following is not None:
+            same_document = record.doc is not None and record.doc == following.doc
+            if same_document or len(chunk) < CHUNK:
+                continue
+        items = [(one.content, one.doc) for one in [*before, *chunk]]
+        yield Chunk(chunk, items, len(before))
+        chunk, before = [], []
 
 
 def _results(chunk: Chunk, result: Any) -> Iterator[Annotated]:

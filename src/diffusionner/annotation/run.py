@@ -157,7 +157,7 @@ def annotate(
         if journal.last.records:
             report(f"resuming: {journal.last.records:,} records of {target} are already written")
         counter, records = RecordCounter(), sources.records(report)
-        context = _skip_written(records, journal.last, counter, model.settings.encoder.context)
+        context = _skip_written(records, journal.last, counter, model.settings)
         try:
             if target.exists():  # killed before the journal was removed; the input may have grown
                 if not is_complete(target, journal.last):
@@ -193,12 +193,18 @@ def _exists(target: Path) -> WriteError:
 
 
 def _skip_written(
-    records: Iterator[Record], position: Position, counter: RecordCounter, context_size: int
+    records: Iterator[Record], position: Position, counter: RecordCounter, settings: Settings
 ) -> Sequence[Record]:
-    """Skip and count the records that are already written; return the last ones as context."""
-    context: deque[Record] = deque(maxlen=context_size)
+    """Skip and count the records that are already written; return those that later ones need.
+
+    That is the context or, where documents are denoised, the last document.
+    """
+    whole_documents = settings.decoder.beliefs
+    context: deque[Record] = deque(maxlen=None if whole_documents else settings.encoder.context)
     for record in islice(records, position.records):
         counter.add(record)
+        if whole_documents and context and record.doc != context[-1].doc:
+            context.clear()
         if record.doc is not None and record.content:
             context.append(record)
     if counter.hash != position.hash:

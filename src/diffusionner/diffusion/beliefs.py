@@ -7,8 +7,12 @@ as analog bits, z in (-1, 1) with one entry for each type and no-entity. The net
 candidates at timestep t and adds a residual to the initializer's logits, so a network that has
 learned nothing changes nothing.
 
+The network scores one candidate for one type at a time. It sees the belief in this type, in no
+entity and in the likeliest other type, never which type it is. So it learns how mentions support
+each other in general: the order of the types cannot matter, and one network serves any types.
+
 The functions take numpy's arrays at inference, whatever runs the sentence encoder, and torch's in
-training. Shapes: D documents, N candidates each, C types, R relations, h hidden size.
+training. Shapes: D documents, N candidates each, C types, R relations, I inputs, h hidden size.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from diffusionner.diffusion.schedule import Schedule
 
 Kind = TypeVar("Kind")
 RELATIONS = 13  # number of the relations below
+INPUTS = 11 + 5 * RELATIONS  # I
 NEAR, FAR = 2, 8  # sentences between two candidates
 MIN_LOG = -8.0  # log-probabilities are clipped to it
 MAX_LOGIT = 30.0
@@ -54,16 +59,10 @@ class CandidateSet(Generic[Kind]):
 class BeliefWeights(NamedTuple):
     """A perceptron with one hidden layer; weights as in `torch.nn.Linear`."""
 
-    hidden: Array  # [h, inputs]
+    hidden: Array  # [h, I]
     hidden_bias: Array  # [h]
-    output: Array  # [C + 1, h]
-    output_bias: Array  # [C + 1]
-
-
-def input_size(types: int) -> int:
-    """Return the number of inputs of the network for each candidate."""
-    of_span = 3 * (types + 1) + 3
-    return of_span + RELATIONS * (2 * (types + 1) + 1)
+    output: Array  # [1, h]
+    output_bias: Array  # [1]
 
 
 def relations(candidates: CandidateSet[Array], rows: slice = slice(None)) -> Array:
@@ -107,7 +106,7 @@ def relations(candidates: CandidateSet[Array], rows: slice = slice(None)) -> Arr
 
 
 def network_inputs(candidates: CandidateSet[Array], z: Array, time: Sequence[Array]) -> Array:
-    """Return the inputs of each candidate: [D, N, inputs].
+    """Return the inputs of each candidate for each type: [D, N, C, I].
 
     z: [D, N, C + 1]; time: three numbers, or arrays that broadcast to [D, N, 1], that tell the
     timestep.
@@ -115,15 +114,39 @@ def network_inputs(candidates: CandidateSet[Array], z: Array, time: Sequence[Arr
     xp = _namespace(z)
     prior = softmax(candidates.logits)
     log_prior = xp.log(prior + 1e-9).clip(MIN_LOG, 0.0) / -MIN_LOG
-    pooled = _pooled_beliefs(candidates, xp.concatenate([prior, z], -1))
-    one = xp.ones_like(z[..., :1])
-    return xp.concatenate([log_prior, prior, z, *(one * part for part in time), pooled], -1)
+    one = xp.ones_like(z[..., :-1])
+    inputs = [
+        *(part for belief in (log_prior, prior, z) for part in _type_and_none(belief)),
+        *(_likeliest_other(belief[..., :-1]) for belief in (prior, z)),
+        *(one * part for part in time),
+    ]
+    pooled, half = _pooled_beliefs(candidates, xp.concatenate([prior, z], -1)), z.shape[-1]
+    for relation in range(RELATIONS):
+        mean, number = pooled[:, relation, :, :-1], pooled[:, relation, :, -1:]
+        inputs += [*_type_and_none(mean[..., :half]), *_type_and_none(mean[..., half:])]
+        inputs.append(one * number)
+    return xp.stack(inputs, -1)
+
+
+def _type_and_none(belief: Array) -> tuple[Array, Array]:
+    """Split [..., C + 1] into the beliefs in each type and in no entity, [..., C] each."""
+    types = belief[..., :-1]
+    return types, _namespace(belief).broadcast_to(belief[..., -1:], types.shape)
+
+
+def _likeliest_other(types: Array) -> Array:
+    """Return the belief in the likeliest other type: [..., C] → [..., C]; -1 if there is none."""
+    xp = _namespace(types)
+    position = _positions(types)
+    best = types.argmax(-1)[..., None]
+    others = xp.where(position == best, -1.0, types)
+    return xp.where(position == best, xp.amax(others, -1)[..., None], xp.amax(types, -1)[..., None])
 
 
 def _pooled_beliefs(candidates: CandidateSet[Array], believed: Array) -> Array:
-    """Return the mean belief of the candidates in each relation, and their number.
+    """Return the mean belief of the candidates in each relation, and the logarithm of their number.
 
-    believed: [D, N, B] → [D, N, R (B + 1)], for some rows at a time, which limits memory
+    believed: [D, N, B] → [D, R, N, B + 1], for some rows at a time, which limits memory
     """
     xp = _namespace(believed)
     documents, count, _ = believed.shape
@@ -134,14 +157,14 @@ def _pooled_beliefs(candidates: CandidateSet[Array], believed: Array) -> Array:
         number = related.sum(-1)[..., None]  # [D, R, rows, 1]
         mean = related @ believed[:, None] / (number + 1)
         parts.append(xp.concatenate([mean, xp.log1p(number)], -1))
-    joined = xp.einsum("drnb->dnrb", xp.concatenate(parts, 2))
-    return joined.reshape(documents, count, -1)
+    return xp.concatenate(parts, 2)
 
 
 def belief_logits(weights: BeliefWeights, inputs: Array, logits: Array) -> Array:
-    """Return the logits of each type and of no-entity: [D, N, C + 1]."""
+    """Return the logits of each type and of no-entity, which stays zero: [D, N, C + 1]."""
     hidden = (inputs @ weights.hidden.T + weights.hidden_bias).clip(0.0)
-    return logits + hidden @ weights.output.T + weights.output_bias
+    residual = (hidden @ weights.output.T + weights.output_bias)[..., 0]
+    return _namespace(logits).concatenate([logits[..., :-1] + residual, logits[..., -1:]], -1)
 
 
 def timestep_inputs(t: Any, schedule: Schedule) -> tuple[Any, Any, Any]:
@@ -187,10 +210,10 @@ def softmax(logits: Array) -> Array:
 
 
 def _positions(array: Array) -> Array:
-    """Return 0 to N - 1 for an array [D, N]."""
+    """Return 0 to N - 1 for an array [..., N]."""
     if isinstance(array, np.ndarray):
-        return np.arange(array.shape[1])
-    return sys.modules["torch"].arange(array.shape[1], device=array.device)
+        return np.arange(array.shape[-1])
+    return sys.modules["torch"].arange(array.shape[-1], device=array.device)
 
 
 def _namespace(array: Array) -> Any:

@@ -78,7 +78,7 @@ class OnnxEngine:
         if settings.decoder.beliefs:
             from diffusionner.storage.beliefs import read_beliefs  # others need no safetensors
 
-            weights = read_beliefs(folder / BELIEFS_FILE, len(labels))
+            weights = read_beliefs(folder / BELIEFS_FILE)
             self.beliefs = BeliefDenoiser(weights, self.schedule)
         self.threads = available_threads()
         self.workers = ThreadPoolExecutor(self.threads)

@@ -77,12 +77,15 @@ class PredictionTask:
         slots = span_slots(batch.lengths, settings.spans, settings.start)
         return engine.launch(batch, ReverseStart(slots, is_ragged=not slots.all()), settings)
 
+    def columns(self) -> CandidateColumns:
+        """Return the candidates of all batches."""
+        return CandidateColumns(*map(np.concatenate, zip(*self.candidates, strict=True)))
+
     def denoise(self, beliefs: BeliefDenoiser, steps: int, rule: ScoreRule) -> EntityColumns:
         """Denoise the candidates of all batches, document by document."""
         if not self.candidates:
             return NO_ENTITIES
-        columns = CandidateColumns(*map(np.concatenate, zip(*self.candidates, strict=True)))
-        blocks = self.blocks
+        columns, blocks = self.columns(), self.blocks
         if blocks is None:
             blocks = document_blocks(self.corpus, self.sentences)
         start = self.start_beliefs(columns)

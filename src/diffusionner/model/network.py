@@ -48,7 +48,7 @@ class ReverseState:
 class DenoisingNetwork(Network):
     """Sentence encoder and entity decoder, with the schedule and coordinates of the diffusion."""
 
-    type_weights = (*(f"decoder.{name}" for name in EntityDecoder.type_weights), "beliefs.")
+    type_weights = tuple(f"decoder.{name}" for name in EntityDecoder.type_weights)
 
     def __init__(self, transformer: Transformer, labels: Sequence[str], settings: Settings) -> None:
         super().__init__(transformer, labels, settings)
@@ -60,17 +60,9 @@ class DenoisingNetwork(Network):
             settings.diffusion.timesteps,
             settings.decoder,
         )
-        self.beliefs = BeliefNetwork(len(self.labels)) if settings.decoder.beliefs else None
+        self.beliefs = BeliefNetwork() if settings.decoder.beliefs else None
         if self.beliefs is not None:
-            self.beliefs.requires_grad_(False)  # it is trained last, by itself
-
-    def reset_beliefs(self, seed: int) -> None:
-        """Start the belief network anew: it changes nothing."""
-        if self.beliefs is not None:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
-                fresh = BeliefNetwork(len(self.labels))
-            self.beliefs.load_state_dict(fresh.state_dict())
+            self.beliefs.requires_grad_(False)  # it is added last, already fitted
 
     def belief_denoiser(self) -> BeliefDenoiser | None:
         if self.beliefs is None:

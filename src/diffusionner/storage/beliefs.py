@@ -1,4 +1,4 @@
-"""The belief network of an exported model, which runs without torch."""
+"""Files of belief networks, which run without torch: one comes with the library."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save_file
 
 from diffusionner.diffusion import BeliefWeights
-from diffusionner.diffusion.beliefs import input_size
+from diffusionner.diffusion.beliefs import INPUTS
 from diffusionner.errors import CheckpointError
 from diffusionner.files import read_bounded
 
+FITTED = Path(__file__).with_name("beliefs.safetensors")  # by `python -m reproduce fit-beliefs`
 MAX_BYTES = 2**26
 
 
@@ -21,20 +22,20 @@ def write_beliefs(path: Path, weights: BeliefWeights) -> None:
     save_file(weights._asdict(), path)
 
 
-def read_beliefs(path: Path, types: int) -> BeliefWeights:
-    """Read the weights of a network for this number of types."""
+def read_beliefs(path: Path) -> BeliefWeights:
+    """Read and check the weights."""
     try:
         arrays = load(read_bounded(path, MAX_BYTES))
         weights = BeliefWeights(**arrays)
         hidden = len(weights.hidden)
     except (OSError, ValueError, TypeError, SafetensorError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}); export the model again") from error
-    expected = [(hidden, input_size(types)), (hidden,), (types + 1, hidden), (types + 1,)]
+    expected = [(hidden, INPUTS), (hidden,), (1, hidden), (1,)]
     if [array.shape for array in weights] != expected or not all(
         array.dtype == np.float32 and np.isfinite(array).all() for array in weights
     ):
         raise CheckpointError(
-            f"{path} does not fit the {types} types of the model, or has weights that are not "
-            "finite; export the model again"
+            f"{path} does not have the {INPUTS} inputs of this version, or has weights that are "
+            "not finite; export the model again"
         )
     return weights

@@ -19,6 +19,7 @@ from diffusionner.storage.config import is_model, read_config
 from diffusionner.training.data import RunData, load_data, read_corpus
 from diffusionner.training.plan import (
     evaluation_interval,
+    has_documents,
     has_overlaps,
     held_out_sentences,
     training_plan,
@@ -106,6 +107,9 @@ def prepare(
     data = load_data(settings.data, train, dev)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     plan, reason = training_plan(len(data.train), device)
+    typed = settings.denoises and settings.decoder.initializer == "types"
+    if typed and has_documents(data.train):
+        base = replace(base, decoder=replace(base.decoder, beliefs=True))
     training = replace(base.training, **plan)
     nested = has_overlaps([*data.train, *data.dev])
     inference = replace(base.inference, overlap="nested" if nested else "flat")
@@ -181,9 +185,10 @@ def _describe(
         dev += " held out from the end of the training data"
     entities = "some entities overlap" if nested else "no two entities overlap"
     training = settings.training
+    documents = "; sentences form documents: decoder.beliefs=true" * settings.decoder.beliefs
     return [
         f"data: {len(data.train):,} training sentences, {len(data.labels)} types, {dev}; "
-        f"{entities}: inference.overlap={settings.inference.overlap}",
+        f"{entities}: inference.overlap={settings.inference.overlap}{documents}",
         f"start: {origin}",
         f"training: epochs={training.epochs} batch_size={training.batch_size} "
         f"encoder_learning_rate={training.encoder_learning_rate:g} "

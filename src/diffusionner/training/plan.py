@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from diffusionner.corpus import Sentence
@@ -49,6 +50,13 @@ def evaluation_interval(epochs: int) -> int:
 def held_out_sentences(sentences: int) -> int:
     """Return how many training sentences to hold out as dev."""
     return min(MAX_HELD_OUT, round(HELD_OUT * sentences)) if sentences >= MIN_SENTENCES else 0
+
+
+def has_documents(sentences: Iterable[Sentence]) -> bool:
+    """Return True if most sentences have a neighbour in the same document."""
+    docs = [None, *(sentence.doc for sentence in sentences), None]
+    joined = [a is not None and a == b for a, b in pairwise(docs)]
+    return 2 * sum(a or b for a, b in pairwise(joined)) > len(docs) - 2
 
 
 def has_overlaps(sentences: Iterable[Sentence]) -> bool:

@@ -18,7 +18,7 @@ from diffusionner.settings import InferenceSettings
 
 try:
     from accelerate import Accelerator
-    from accelerate.utils import broadcast, gather_object
+    from accelerate.utils import gather_object
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         "training needs the package 'accelerate'; in a clone, install it with: "
@@ -41,12 +41,6 @@ def no_sync(model: torch.nn.Module, synchronise: bool) -> AbstractContextManager
     if synchronise or not isinstance(model, DistributedDataParallel):
         return nullcontext()
     return model.no_sync()
-
-
-def share_weights(module: torch.nn.Module) -> None:
-    """Give every process the weights of the main one."""
-    for parameter in module.parameters():
-        broadcast(parameter.data)
 
 
 def predict_shared(

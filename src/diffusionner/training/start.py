@@ -21,6 +21,6 @@ def build_network(settings: Settings, labels: list[str]) -> tuple[Network, Subwo
     if is_model(Path(location)):
         same_labels = read_config(Path(location))["labels"] == labels
         network.start_from(encoders.model_weights(Path(location)), same_labels)
-    if isinstance(network, DenoisingNetwork):  # those of the model it starts from
-        network.reset_beliefs(settings.training.seed)
+    if isinstance(network, DenoisingNetwork) and network.beliefs is not None:
+        network.beliefs.reset()  # that of the model it starts from
     return network, tokenizer
