@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +37,8 @@ WEIGHT_DECAY = 0.05
 WARMUP = 0.1
 MAX_PAIRS = 400_000  # of candidates in a batch
 MIN_BATCHES = 30  # per epoch, so that small corpora are not learned in a few updates
+MAX_DROPPED = 0.6  # fraction of the candidates
+CERTAINTY = (0.6, 1.6)  # factors on the logits
 
 
 class LabelledSet(NamedTuple):
@@ -46,8 +49,13 @@ class LabelledSet(NamedTuple):
 
 
 def fit_beliefs(documents: Sequence[LabelledSet], schedule: Schedule, seed: int) -> BeliefNetwork:
-    """Train a network on candidates of documents, which may have different types."""
-    batches = _batches(documents)
+    """Train a network on candidates of documents, which may have different types.
+
+    Each document is used as it is and disturbed, since the models that the network is for have
+    other candidates: fewer or more, less or more certain.
+    """
+    random = np.random.default_rng(seed)
+    batches = _batches([*documents, *(_disturb(document, random) for document in documents)])
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)  # initial weights, dropout
     network = BeliefNetwork()
@@ -67,6 +75,17 @@ def fit_beliefs(documents: Sequence[LabelledSet], schedule: Schedule, seed: int)
             optimizer.step()
             rate.step()
     return network.eval().requires_grad_(False)
+
+
+def _disturb(document: LabelledSet, random: np.random.Generator) -> LabelledSet:
+    """Drop some candidates and change how certain the others are."""
+    count = document.types.shape[1]
+    kept = np.flatnonzero(random.random(count) >= random.uniform(0.0, MAX_DROPPED))
+    kept = kept if len(kept) else np.arange(count)
+    candidates = document.candidates.map(lambda array: array[:, kept])
+    logits = candidates.logits * np.float32(random.uniform(*CERTAINTY))
+    candidates = replace(candidates, logits=logits, start=softmax(logits))
+    return LabelledSet(candidates, document.types[:, kept])
 
 
 def _loss(

@@ -160,6 +160,22 @@ def test_spacy_refines_a_span_group(model, ner):
     assert isinstance(found[2], Doc) and not found[2].spans["sc"]
 
 
+def test_spacy_spans_over_white_space(model, ner):
+    """At the end of a doc, no sentence has it."""
+    nlp = spacy_pipeline(model, refine="given")
+    doc = nlp.make_doc("Ada met Charles \n\n ")
+    tokens = len(doc)
+    assert doc[tokens - 1].is_space
+    doc.spans["given"] = [doc[2:tokens], doc[tokens - 1 : tokens], doc[0:1]]
+    outcomes = nlp.get_pipe("diffusionner")(doc).spans["sc"].attrs["outcomes"]
+    assert [(one["start"], one["end"]) for one in outcomes] == [
+        (2, tokens),
+        (tokens - 1, tokens),
+        (0, 1),
+    ]
+    assert outcomes[1]["change"] == "dropped" and outcomes[0]["change"] != "dropped"
+
+
 def test_spacy_settings_of_refine(model):
     with pytest.raises(SettingsError, match="only and label_map apply to refine"):
         spacy_pipeline(model, only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -15,6 +16,7 @@ from diffusionner.inference.engine import Engine, Pending
 from diffusionner.inference.stream import Chunk, Content, Item, PredictionTask
 from diffusionner.refinement import GivenSpans, LabelMap, PlacedSpan, SpanLike
 from diffusionner.settings import InferenceSettings, Settings
+from diffusionner.text import TextSentence
 
 # A text, its spans and, where texts are each other's context, its document
 RefineInput: TypeAlias = (
@@ -115,8 +117,8 @@ def place_spans(
     for number, (content, spans, *doc) in enumerate(items):
         item = Item(content, doc[0] if doc else None, number)
         length = len(content)
-        if item.parts and not isinstance(content, str):
-            length = item.parts[-1].ends[-1]
+        if content and isinstance(content[0], TextSentence):
+            length = sys.maxsize  # unknown: the text may go on after the last sentence
         place = f"text {number}, "
         item.given = GivenSpans(spans, length, item.parts, labels, label_map, place)
         yield item
