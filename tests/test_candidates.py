@@ -94,6 +94,15 @@ def test_candidates_need_no_noise(ner, sentences):
     assert fresh[0] != fresh[1], "but eta adds noise"
 
 
+def test_noise_has_more_spans_than_training(ner, sentences):
+    training = ner.settings.diffusion.spans
+    expected = ner.predict_tokens(sentences, start="noise", spans=round(2.5 * training))
+    assert ner.predict_tokens(sentences, start="noise") == expected
+    assert ner.predict_tokens(sentences, start="noise", spans=training) != expected
+    _, (trajectory,) = ner.steps("Ada met Charles.")
+    assert {len(step.spans) for step in trajectory.steps} == {training}, "few enough to draw"
+
+
 def scores_of(ner: DiffusionNER, sentences: list[list[str]]) -> torch.Tensor:
     """Return the initializer's score of every span, [B, M, M]."""
     corpus = EncodedCorpus([Sentence(w) for w in sentences], ner.subwords, ner.settings.encoder)

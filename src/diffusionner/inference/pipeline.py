@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from diffusionner.model.encoder import SentenceEncoder
 
 BACKENDS = ("torch", "onnx")
+NOISE_FACTOR = 2.5  # spans that start as noise, for each one in training
 
 
 class DiffusionNER:
@@ -224,7 +225,7 @@ class DiffusionNER:
         limits, a long sentence has several.
         """
         self.settings.require_denoising("steps()")
-        settings = self._with_options({**options, "start": "noise"})
+        settings = self._with_options({**options, "start": "noise"}, noise_factor=1.0)
         parts = split_sentences(text)
         if not parts:
             return [], []
@@ -375,15 +376,18 @@ class DiffusionNER:
         predicted = predict_stream(self.engine, reader, inference, rule, make_task)
         return (item.given.refinement(entities, only) for item, entities in predicted if item.given)
 
-    def _with_options(self, options: dict[str, Any]) -> Settings:
+    def _with_options(
+        self, options: dict[str, Any], noise_factor: float = NOISE_FACTOR
+    ) -> Settings:
         """Return the settings with other inference settings.
 
-        Noise needs as many spans as in training; a model may have fewer for its candidates.
+        noise_factor: spans that start as noise, for each one in training; a model may have fewer
+        for its candidates.
         """
         inference = self.settings.inference
         noise = options.get("start") == "noise" != inference.start
         if noise and options.get("spans") is None:
-            options = {**options, "spans": self.settings.diffusion.spans}
+            options = {**options, "spans": round(noise_factor * self.settings.diffusion.spans)}
         return self.settings.with_inference(options)
 
     def score_rule(self, inference: InferenceSettings) -> ScoreRule:
