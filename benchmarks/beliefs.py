@@ -37,7 +37,7 @@ def beliefs(
     """
     gold = formats.read(data)
     ner = DiffusionNER.from_pretrained(model, device="cpu")
-    if ner.settings.decoder.initializer != "types":
+    if not ner.settings.denoises or ner.settings.decoder.initializer != "types":
         raise SettingsError(f"{model} has no initializer of types; choose another model")
     corpus = EncodedCorpus(gold, ner.subwords, ner.settings.encoder)
     task = PredictionTask(corpus, range(len(gold)))
@@ -53,7 +53,7 @@ def beliefs(
         columns = task.denoise(denoiser, steps, rule)
         found = entities_by_sentence([columns], task.sentences, inference.overlap)
         report = score_sentences(gold, [to_spans(entities, ner.labels) for entities in found])
-        return sum_by_document(report, corpus)
+        return sum_by_document(report, gold)
 
     alone = counts(0)
     print(f"initializer alone: {_f1(alone):.2f}")

@@ -132,7 +132,7 @@ def _loss(
 
 
 def _batches(documents: Sequence[LabelledSet]) -> list[tuple[CandidateSet[Tensor], Tensor]]:
-    """Return padded batches of documents with the same types and similar numbers of candidates."""
+    """Return padded batches of documents with equally many types and similarly many candidates."""
     by_types: dict[int, list[LabelledSet]] = {}
     for document in documents:
         by_types.setdefault(document.candidates.logits.shape[-1], []).append(document)
@@ -140,7 +140,7 @@ def _batches(documents: Sequence[LabelledSet]) -> list[tuple[CandidateSet[Tensor
     batches = []
     for alike in by_types.values():
         sizes = [one.types.shape[1] for one in alike]
-        for group in group_documents(sizes, MAX_PAIRS, most):
+        for group in group_documents(sizes, MAX_PAIRS, MAX_PAIRS, most):
             candidates = pad_documents([alike[i].candidates for i in group])
             types = np.full(candidates.left.shape, -1)
             for row, i in zip(types, group, strict=True):

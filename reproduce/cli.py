@@ -194,12 +194,18 @@ def fit_beliefs(
     data: Data = DATA,
     documents: Annotated[
         int | None,
-        typer.Option(min=2, help="Use only the first training documents.", show_default=False),
+        typer.Option(
+            min=2,
+            help="Training documents to use, from the first on. [default: all]",
+            show_default=False,
+        ),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs on each corpus.")] = 1,
-    fits: Annotated[int, typer.Option(min=1, help="Belief networks for each run.")] = 3,
+    seeds: Seeds = 1,
+    fits: Annotated[
+        int, typer.Option(min=1, help="Belief networks for each run, with seeds from 0 on.")
+    ] = 3,
     parallel: Annotated[int, typer.Option(min=1, help="Number of runs at the same time.")] = 1,
-    split: Annotated[Literal["dev", "test"], typer.Option(help="Corpus to measure on.")] = "dev",
+    split: Annotated[Literal["dev", "test"], typer.Option(help="Split to measure on.")] = "dev",
     changes: Changes = None,
     configs: Configs = CONFIGS,
     work: Annotated[Path, typer.Option(help="Folder for runs and candidates.")] = Path(
@@ -212,28 +218,34 @@ def fit_beliefs(
 ) -> None:
     """Fit the network that denoises beliefs over documents, and measure it.
 
-    On each corpus three networks are trained: on all training documents, and on either half. The
-    halves read the documents that they have not seen, and the belief network is fitted on these
-    candidates. It is measured on candidates of the first network. "Other corpora" are belief
-    networks that know neither the text nor the types. Differences are from the initializer alone;
-    intervals and p resample documents, with the counts of all networks added up. Scores and
-    thresholds are fitted on dev. Finished runs are kept in WORK.
+    On each corpus three networks are trained: on all training documents, and on each half. A half
+    reads the documents that it has not seen, and belief networks are fitted on these candidates:
+    on those of this corpus, or of the other corpora given. They are measured on candidates of the
+    first network. Differences are from the initializer alone. Intervals and p resample documents,
+    with the counts of all networks added up; the variation between training runs is not in them.
+    Scores and thresholds are fitted on dev, those for one half of dev on the other. Finished runs
+    are kept in WORK.
 
     Example:
 
     * `python -m reproduce fit-beliefs genia litbank --data data --encoder encoders/e5-small`
     """
+    from diffusionner.files import check_writable
     from diffusionner.storage.beliefs import write_beliefs
-    from reproduce.fit_beliefs import fit_and_measure
+    from reproduce.belief_transfer import fit_and_measure
     from reproduce.sources import Sources
 
+    if write is not None:
+        check_writable(write)
     sources = Sources(data, configs, (encoder,), work, tuple(changes or ()))
     lines, network = fit_and_measure(
         corpora, sources, encoder, documents, seeds, fits, parallel, split
     )
     print(*lines, sep="\n")
     if write is not None:
-        write_beliefs(write, network.weights())
+        about = {"corpora": ", ".join(corpora), "encoder": Path(encoder).name, "seeds": str(seeds)}
+        about |= {"documents": str(documents or "all"), "settings": ", ".join(changes or ())}
+        write_beliefs(write, network.weights(), about)
         print(f"{write}: fitted on {', '.join(corpora)}")
 
 

@@ -20,35 +20,34 @@ import torch
 
 from diffusionner import DiffusionNER
 from diffusionner.batching import EncodedCorpus
-from diffusionner.corpus import Sentence, collect_labels
+from diffusionner.corpus import Sentence, check_labels, collect_labels
+from diffusionner.data.fingerprint import fingerprint
+from diffusionner.errors import CheckpointError, DataError
 from diffusionner.evaluation import Report
 from diffusionner.files import write_bytes
-from diffusionner.inference.documents import CandidateColumns, document_blocks, owned_candidates
+from diffusionner.inference.documents import CandidateColumns, owned_candidates
 from diffusionner.inference.stream import PredictionTask, batch_size
 from diffusionner.settings import Settings
 from diffusionner.storage.config import STATE_FILE
 from diffusionner.threads import available_threads
 from diffusionner.training.data import RunData
 from diffusionner.training.trainer import Trainer
+from reproduce.processes import lock_folder
 
 Part = Literal["whole", "first", "second"]
 PARTS: tuple[Part, ...] = ("whole", "first", "second")
 
 
-def number_documents(sentences: Sequence[Sentence]) -> list[int]:
-    """Return the number of the document of each sentence, from 0 on."""
-    numbers: list[int] = []
-    last: str | None = None
-    for sentence in sentences:
-        is_new = sentence.doc is None or sentence.doc != last
-        numbers.append((numbers[-1] if numbers else -1) + is_new)
-        last = sentence.doc
-    return numbers
+def number_documents(sentences: Sequence[Sentence]) -> np.ndarray:
+    """Return the number of each sentence's document. A sentence without `doc` is one."""
+    numbers: dict[str | int, int] = {}
+    keys = (i if s.doc is None else s.doc for i, s in enumerate(sentences))
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
 
 def first_documents(sentences: Sequence[Sentence], count: int | None) -> list[Sentence]:
     """Return the sentences of the first documents; None for all."""
-    numbers = number_documents(sentences)
+    numbers = number_documents(sentences).tolist()
     return [s for s, n in zip(sentences, numbers, strict=True) if count is None or n < count]
 
 
@@ -65,9 +64,21 @@ class CorpusSplits:
     def labels(self) -> list[str]:
         return collect_labels(self.train)
 
+    def check(self) -> None:
+        """Raise DataError for a corpus that cannot be cross-fitted."""
+        documents = len(set(number_documents(self.train).tolist()))
+        if documents < 2 or not self.labels or not self.dev or not self.test:
+            raise DataError(
+                f"{self.name}: cross-fitting needs two training documents with entities, dev and "
+                f"test; there are {documents} documents with {len(self.labels)} types, "
+                f"{len(self.dev)} dev and {len(self.test)} test sentences"
+            )
+        check_labels(self.dev, self.labels)
+        check_labels(self.test, self.labels)
+
     def half(self, number: int) -> list[Sentence]:
-        """Return the sentences of every other document. A sentence without `doc` is one."""
-        numbered = zip(self.train, number_documents(self.train), strict=True)
+        """Return the sentences of every other document."""
+        numbered = zip(self.train, number_documents(self.train).tolist(), strict=True)
         return [sentence for sentence, document in numbered if document % 2 == number]
 
     def learned(self, part: Part) -> list[Sentence]:
@@ -81,8 +92,8 @@ class CorpusSplits:
 
 
 @dataclass(frozen=True)
-class Run:
-    """A network to train, and the candidates to read with it."""
+class FoldRun:
+    """A network to train on a part of a corpus, and the candidates to read with it."""
 
     corpus: CorpusSplits
     part: Part
@@ -100,7 +111,8 @@ class Run:
         return self.work / name
 
     def candidates_file(self, reading: str) -> Path:
-        return self.model.with_name(f"{self.model.name}-{reading}.npz")
+        read = fingerprint(self.corpus.read(self.part)[reading]).hash
+        return self.model.with_name(f"{self.model.name}-{reading}-{read}.npz")
 
     def execute(self) -> None:
         """Train, or go on with, the network; then write the candidates. Skip what is done."""
@@ -108,15 +120,18 @@ class Run:
         missing = [name for name in readings if not self.candidates_file(name).exists()]
         if not missing:
             return
-        training = replace(self.settings.training, output=str(self.model))
-        settings = replace(self.settings, training=training)
-        Trainer(settings, (self.model / STATE_FILE).exists(), self.data).run()
-        ner = DiffusionNER.from_pretrained(self.model)
-        for name in missing:
-            columns = read_candidates(ner, readings[name])
-            content = BytesIO()
-            np.savez(content, **columns._asdict())
-            write_bytes(self.candidates_file(name), content.getvalue())
+        lock = lock_folder(self.model)
+        if lock is None:
+            raise CheckpointError(f"another process is training in {self.model}; wait for it")
+        with lock:
+            training = replace(self.settings.training, output=str(self.model))
+            settings = replace(self.settings, training=training)
+            Trainer(settings, (self.model / STATE_FILE).exists(), self.data).run()
+            ner = DiffusionNER.from_pretrained(self.model)
+            for name in missing:
+                content = BytesIO()
+                np.savez(content, **read_candidates(ner, readings[name])._asdict())
+                write_bytes(self.candidates_file(name), content.getvalue())
 
     def candidates(self, reading: str) -> CandidateColumns:
         with np.load(self.candidates_file(reading), allow_pickle=False) as arrays:
@@ -134,21 +149,24 @@ def read_candidates(ner: DiffusionNER, sentences: Sequence[Sentence]) -> Candida
     return task.columns()
 
 
-def sum_by_document(report: Report, corpus: EncodedCorpus) -> np.ndarray:
+def sum_by_document(report: Report, sentences: Sequence[Sentence]) -> np.ndarray:
     """Return correct, predicted and gold entities of each document: [documents, 3]."""
-    counts = report.measure_counts["micro"]
-    blocks = document_blocks(corpus, range(len(counts)))
-    starts = np.flatnonzero(np.diff(blocks, prepend=-1))
-    summed: np.ndarray = np.add.reduceat(counts, starts, axis=0)
+    counts, numbers = report.measure_counts["micro"], number_documents(sentences)
+    summed = np.zeros((numbers.max() + 1, counts.shape[1]), dtype=counts.dtype)
+    np.add.at(summed, numbers, counts)
     return summed
 
 
-def execute_all(runs: Sequence[Run], parallel: int) -> None:
+def execute_all(runs: Sequence[FoldRun], parallel: int) -> None:
     """Execute runs in processes of their own, some at a time."""
     context = get_context("spawn")
     threads = max(1, available_threads() // parallel)
     with ProcessPoolExecutor(
         parallel, context, initializer=torch.set_num_threads, initargs=(threads,)
     ) as pool:
-        for done in [pool.submit(run.execute) for run in runs]:
-            done.result()
+        try:
+            for done in [pool.submit(run.execute) for run in runs]:
+                done.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise

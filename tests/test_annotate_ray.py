@@ -158,6 +158,9 @@ def test_chunks_of_whole_documents(corpus):
     docs = [{doc for _, doc in chunk.items} for chunk in chunks]
     assert sum(map(len, docs)) == len(set.union(*docs))
     assert not list(ray_engine.document_chunks([], []))
+    empty = replace(records[0], content="", doc="empty")
+    divided = [*records[:33], empty, *records[33:60]]
+    assert [len(c.records) for c in ray_engine.document_chunks(divided, [])] == [36, 25]
     no_docs = [replace(record, doc=None) for record in records[:70]]
     assert [len(c.records) for c in ray_engine.document_chunks(no_docs, [])] == [32, 32, 6]
 

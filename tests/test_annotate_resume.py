@@ -25,7 +25,7 @@ from diffusionner.annotation.journal import Journal, Position
 from diffusionner.annotation.run import ModelSpec, annotate_records
 from diffusionner.annotation.sources import find_sources
 from diffusionner.errors import DataError, WriteError
-from diffusionner.storage.beliefs import FITTED, read_beliefs
+from diffusionner.storage.beliefs import fitted_beliefs
 from models import lively_model
 
 COUNT = 300
@@ -146,9 +146,12 @@ def test_stopped_within_a_document_whose_beliefs_are_denoised(
 ):
     changes = ("decoder.initializer=types", "decoder.beliefs=true", "inference.start=candidates")
     ner = lively_model(encoder_folder, *changes, "encoder.context=1", "inference.spans=auto")
-    ner.network.beliefs.load_weights(read_beliefs(FITTED))
+    ner.network.beliefs.load_weights(fitted_beliefs())
     ner.save_pretrained(tmp_path / "model")
     model = tmp_path / "model"
+    lines = Path("in.jsonl").read_text().splitlines(keepends=True)
+    lines.insert(4, '{"id": -1, "text": "", "doc": "empty"}\n')  # does not divide a document
+    Path("in.jsonl").write_text("".join(lines))
     stop_and_resume(DiffusionNER.from_pretrained(model), model, monkeypatch, "out.jsonl", "append")
 
 

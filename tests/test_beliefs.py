@@ -32,7 +32,7 @@ from diffusionner.inference.documents import (
 )
 from diffusionner.model.beliefs import BeliefNetwork
 from diffusionner.service.worker import Predictor
-from diffusionner.storage.beliefs import FITTED, read_beliefs
+from diffusionner.storage.beliefs import fitted_beliefs
 from diffusionner.training import trainer as trainer_module
 from diffusionner.training.selection import DevResult
 from diffusionner.training.trainer import Trainer
@@ -180,7 +180,9 @@ def test_padding_does_not_matter():
     for row, one in enumerate(sets):
         count = one.left.shape[1]
         np.testing.assert_allclose(together[row, :count], denoiser(one, 3)[0], atol=1e-5)
-    assert group_documents([2, 5, 1], 10) == [[2, 0], [1]]
+    assert group_documents([2, 5, 1], 10, 100) == [[2, 0], [1]]
+    assert group_documents([2, 2, 2, 2], 100, 6) == [[0, 1, 2], [3]]
+    assert group_documents([9, 9], 10, 6, 4) == [[0], [1]]
 
 
 def test_a_document_is_the_same_in_any_batch(ner: DiffusionNER):
@@ -313,18 +315,36 @@ def test_training_ends_with_the_fitted_network(
 
     monkeypatch.setattr(trainer_module, "evaluate_on_dev", scored)
     trainer.run()
-    kept = "kept" if improves else "left out"
-    message = f"denoising over documents: dev F1 {60 if improves else 40}.00, without it 50.00; "
-    assert message + kept in capsys.readouterr().err
+    message = f"denoising over documents: dev F1 {60 if improves else 40}.00, initializer alone "
+    assert message + f"50.00; {'used' if improves else 'not used'}" in capsys.readouterr().err
     loaded = DiffusionNER.from_pretrained(tmp_path / "run", device="cpu")
-    expected = read_beliefs(FITTED).output if improves else np.zeros((1, 64))
+    expected = fitted_beliefs().output if improves else np.zeros((1, 64))
     np.testing.assert_array_equal(loaded.engine.beliefs.weights.output, expected)
     assert loaded.predict_tokens([["Ada", "met", "Ada"]])
 
 
+def test_training_without_dev(encoder_folder: Path, tmp_path: Path, capsys):
+    sentences = [Sentence(["Ada", "met", "Charles"], [Span(0, 1, "PER")], "a")] * 4
+    settings = by_heart(sentences, encoder_folder, tmp_path).override(
+        ["decoder.initializer=types", "decoder.beliefs=true", "training.epochs=1",
+         "inference.start=candidates", "diffusion.spans=8", "data.dev=null"]
+    )  # fmt: skip
+    Trainer(settings).run()
+    assert "over documents: used unchecked, without dev sentences" in capsys.readouterr().err
+
+
+def test_the_likeliest_other_type():
+    noised = np.array([[0.5, -1.4, -1.6], [-1.2, -1.4, -1.6]], dtype=np.float32)
+    expected = np.array([[-1.4, 0.5, 0.5], [-1.4, -1.2, -1.2]], dtype=np.float32)
+    np.testing.assert_array_equal(beliefs._likeliest_other(noised), expected)
+    of_torch = beliefs._likeliest_other(torch.from_numpy(noised))
+    np.testing.assert_array_equal(of_torch.numpy(), expected)
+    assert beliefs._likeliest_other(noised[:, :1]).tolist() == [[-1.0], [-1.0]]
+
+
 def test_the_fitted_network_follows_the_other_mentions():
-    """An unclear mention follows the clear ones, of whatever type, and the more so the more."""
-    denoiser = BeliefDenoiser(read_beliefs(FITTED), SCHEDULE)
+    """An unclear mention follows the clear ones, whatever their type: the more there are."""
+    denoiser = BeliefDenoiser(fitted_beliefs(), SCHEDULE)
     spans = [(i, 0, 0, "Jordan") for i in range(4)]
     unclear = np.array([0.5, 0.4, 0.3, 0.0])
     for type_id in range(3):

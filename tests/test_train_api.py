@@ -82,7 +82,7 @@ def test_documents_are_denoised_where_there_are_any(model, tmp_path):
     of_documents = [dataclasses.replace(s, doc=f"doc {i // 6}") for i, s in enumerate(FEW)]
 
     def chosen(sentences: list[Sentence], *assignments: str) -> bool:
-        run = prepare(model, assignments, sentences, [])
+        run = prepare(model, assignments, sentences, sentences[:4])
         said = any("decoder.beliefs=true" in line for line in run.choices)
         assert said == run.settings.decoder.beliefs
         return said
@@ -92,6 +92,7 @@ def test_documents_are_denoised_where_there_are_any(model, tmp_path):
     assert not chosen(of_documents, "decoder.beliefs=false")
     assert not chosen(of_documents, "decoder.initializer=spans")
     assert not chosen(of_documents[:2] + FEW)
+    assert not prepare(model, [], of_documents, []).settings.decoder.beliefs, "nothing to choose on"
 
 
 def test_has_documents():

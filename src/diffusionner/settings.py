@@ -107,7 +107,7 @@ class DecoderSettings:
         "types", "Score every span of a sentence, or every span and type, to get candidates."
     )
     beliefs: bool = setting(
-        False, "Denoise the beliefs in candidates over the document, not their boundaries."
+        False, "Denoise types of candidates over the document, instead of their boundaries."
     )
 
 

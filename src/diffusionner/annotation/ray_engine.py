@@ -10,7 +10,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from itertools import chain, cycle, islice, pairwise
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -110,18 +110,21 @@ def make_chunks(
 
 
 def document_chunks(records: Iterable[Record], before: Sequence[Record]) -> Iterator[Chunk]:
-    """Yield chunks of whole documents; before: records of the first document."""
+    """Yield chunks of whole documents, however long; before: records of the first document."""
     chunk: list[Record] = []
-    for record, following in pairwise(chain(records, [None])):
-        assert record is not None
+    doc: str | None = None  # of the last record that is not empty
+    for record in records:
+        if len(chunk) >= CHUNK and record.content and (record.doc is None or record.doc != doc):
+            yield _whole(chunk, before)
+            chunk, before = [], []
         chunk.append(record)
-        if following is not None:
-            same_document = record.doc is not None and record.doc == following.doc
-            if same_document or len(chunk) < CHUNK:
-                continue
-        items = [(one.content, one.doc) for one in [*before, *chunk]]
-        yield Chunk(chunk, items, len(before))
-        chunk, before = [], []
+        doc = record.doc if record.content else doc
+    if chunk:
+        yield _whole(chunk, before)
+
+
+def _whole(chunk: list[Record], before: Sequence[Record]) -> Chunk:
+    return Chunk(chunk, [(one.content, one.doc) for one in [*before, *chunk]], len(before))
 
 
 def _results(chunk: Chunk, result: Any) -> Iterator[Annotated]:

@@ -203,9 +203,11 @@ def _skip_written(
     context: deque[Record] = deque(maxlen=None if whole_documents else settings.encoder.context)
     for record in islice(records, position.records):
         counter.add(record)
+        if not record.content:
+            continue
         if whole_documents and context and record.doc != context[-1].doc:
             context.clear()
-        if record.doc is not None and record.content:
+        if record.doc is not None:
             context.append(record)
     if counter.hash != position.hash:
         raise DataError(

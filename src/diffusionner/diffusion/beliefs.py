@@ -137,10 +137,11 @@ def _type_and_none(belief: Array) -> tuple[Array, Array]:
 def _likeliest_other(types: Array) -> Array:
     """Return the belief in the likeliest other type: [..., C] → [..., C]; -1 if there is none."""
     xp = _namespace(types)
-    position = _positions(types)
-    best = types.argmax(-1)[..., None]
-    others = xp.where(position == best, -1.0, types)
-    return xp.where(position == best, xp.amax(others, -1)[..., None], xp.amax(types, -1)[..., None])
+    if types.shape[-1] == 1:
+        return xp.zeros_like(types) - 1.0
+    is_best = _positions(types) == types.argmax(-1)[..., None]
+    second = xp.amax(xp.where(is_best, -xp.inf, types), -1)[..., None]
+    return xp.where(is_best, second, xp.amax(types, -1)[..., None])
 
 
 def _pooled_beliefs(candidates: CandidateSet[Array], believed: Array) -> Array:

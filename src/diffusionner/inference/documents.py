@@ -24,6 +24,7 @@ BLOCK_WORDS = 2048  # a longer block ends before the next text or sentence given
 MAX_BLOCK_WORDS = 4096  # a longer block ends before the next sentence of the same text
 KEY_BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2^64
 MAX_CANDIDATES = 2000  # of a block; the others are scored as the initializer does
+MAX_INPUTS = 2**16  # candidates times types whose inputs are in memory at a time
 
 
 class CandidateColumns(NamedTuple):
@@ -152,7 +153,8 @@ def denoise_documents(
             if len(place) > MAX_CANDIDATES:
                 kept = np.sort(np.argsort(-best[place], kind="stable")[:MAX_CANDIDATES])
                 sets[i], places[i] = sets[i].map(itemgetter((slice(None), kept))), place[kept]
-        for group in group_documents([one.left.shape[1] for one in sets], MAX_PAIRS):
+        sizes = [one.left.shape[1] for one in sets]
+        for group in group_documents(sizes, MAX_PAIRS, MAX_INPUTS // columns.logits.shape[1]):
             padded = pad_documents([sets[i] for i in group])
             denoised = denoiser(padded, steps)
             chosen = np.concatenate([places[i] for i in group])
@@ -170,15 +172,17 @@ def denoise_documents(
 
 
 def group_documents(
-    sizes: Sequence[int], max_pairs: int, max_documents: int | None = None
+    sizes: Sequence[int], max_pairs: int, max_spans: int, max_documents: int | None = None
 ) -> list[list[int]]:
-    """Group documents of similar size, so that padding them gives at most `max_pairs` of spans."""
+    """Group documents of similar size; the limits hold for a padded group of several documents."""
     order = np.argsort(sizes, kind="stable").tolist()
     cuts = [0]
     for index, document in enumerate(order):
         count = index + 1 - cuts[-1]
         if count > 1 and (
-            count * sizes[document] ** 2 > max_pairs or count > (max_documents or len(sizes))
+            count * sizes[document] ** 2 > max_pairs
+            or count * sizes[document] > max_spans
+            or count > (max_documents or len(sizes))
         ):
             cuts.append(index)
     return [order[a:b] for a, b in pairwise([*cuts, len(order)]) if b > a]

@@ -6,36 +6,43 @@ from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load, save_file
+from safetensors.numpy import load, save
 
 from diffusionner.diffusion import BeliefWeights
 from diffusionner.diffusion.beliefs import INPUTS
 from diffusionner.errors import CheckpointError
-from diffusionner.files import read_bounded
+from diffusionner.files import read_bounded, write_bytes
 
 FITTED = Path(__file__).with_name("beliefs.safetensors")  # by `python -m reproduce fit-beliefs`
 MAX_BYTES = 2**26
 
 
-def write_beliefs(path: Path, weights: BeliefWeights) -> None:
-    """Write the weights as a safetensors file."""
-    save_file(weights._asdict(), path)
+def write_beliefs(
+    path: Path, weights: BeliefWeights, metadata: dict[str, str] | None = None
+) -> None:
+    """Write the weights as a safetensors file. metadata: how they were made."""
+    write_bytes(path, save(weights._asdict(), metadata))
 
 
-def read_beliefs(path: Path) -> BeliefWeights:
-    """Read and check the weights."""
+def fitted_beliefs() -> BeliefWeights:
+    """Return the weights that come with the library."""
+    return read_beliefs(FITTED, "install diffusionner again")
+
+
+def read_beliefs(path: Path, advice: str = "export the model again") -> BeliefWeights:
+    """Read and check the weights. advice: what to do if they cannot be used."""
     try:
         arrays = load(read_bounded(path, MAX_BYTES))
         weights = BeliefWeights(**arrays)
         hidden = len(weights.hidden)
     except (OSError, ValueError, TypeError, SafetensorError) as error:
-        raise CheckpointError(f"{path} cannot be read ({error}); export the model again") from error
+        raise CheckpointError(f"{path} cannot be read ({error}); {advice}") from error
     expected = [(hidden, INPUTS), (hidden,), (1, hidden), (1,)]
     if [array.shape for array in weights] != expected or not all(
         array.dtype == np.float32 and np.isfinite(array).all() for array in weights
     ):
         raise CheckpointError(
             f"{path} does not have the {INPUTS} inputs of this version, or has weights that are "
-            "not finite; export the model again"
+            f"not finite; {advice}"
         )
     return weights

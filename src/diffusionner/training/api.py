@@ -108,7 +108,7 @@ def prepare(
     device = "cuda" if torch.cuda.is_available() else "cpu"
     plan, reason = training_plan(len(data.train), device)
     typed = settings.denoises and settings.decoder.initializer == "types"
-    if typed and has_documents(data.train):
+    if typed and data.dev and has_documents(data.train):
         base = replace(base, decoder=replace(base.decoder, beliefs=True))
     training = replace(base.training, **plan)
     nested = has_overlaps([*data.train, *data.dev])
@@ -185,7 +185,7 @@ def _describe(
         dev += " held out from the end of the training data"
     entities = "some entities overlap" if nested else "no two entities overlap"
     training = settings.training
-    documents = "; sentences form documents: decoder.beliefs=true" * settings.decoder.beliefs
+    documents = "; documents are denoised: decoder.beliefs=true" * settings.decoder.beliefs
     return [
         f"data: {len(data.train):,} training sentences, {len(data.labels)} types, {dev}; "
         f"{entities}: inference.overlap={settings.inference.overlap}{documents}",

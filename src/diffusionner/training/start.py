@@ -22,5 +22,5 @@ def build_network(settings: Settings, labels: list[str]) -> tuple[Network, Subwo
         same_labels = read_config(Path(location))["labels"] == labels
         network.start_from(encoders.model_weights(Path(location)), same_labels)
     if isinstance(network, DenoisingNetwork) and network.beliefs is not None:
-        network.beliefs.reset()  # that of the model it starts from
+        network.beliefs.reset()  # not inherited: it is added last
     return network, tokenizer

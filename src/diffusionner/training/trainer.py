@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from diffusionner.batching import Batch, EncodedCorpus
 from diffusionner.data.fingerprint import fingerprint
-from diffusionner.diffusion import mix_keys
+from diffusionner.diffusion import BeliefWeights, mix_keys
 from diffusionner.errors import CheckpointError, TrainingDiverged, WriteError
 from diffusionner.evaluation import Report, score_sentences
 from diffusionner.files import write_bytes
@@ -30,7 +30,7 @@ from diffusionner.model.network import DenoisingNetwork
 from diffusionner.model.tensors import batch_to_device
 from diffusionner.settings import Settings
 from diffusionner.storage import checkpoint
-from diffusionner.storage.beliefs import FITTED, read_beliefs
+from diffusionner.storage.beliefs import fitted_beliefs
 from diffusionner.storage.calibration import load_calibration
 from diffusionner.storage.config import STATE_FILE, TEST_SCORES, read_config
 from diffusionner.training.data import RunData, load_data
@@ -95,6 +95,7 @@ class Trainer:
             )
         if resume and not self.state_path.exists():
             raise CheckpointError(f"nothing to resume: {self.state_path} does not exist")
+        self.beliefs = fitted_beliefs() if settings.decoder.beliefs else None
         self.data = data or load_data(settings.data)
         method = network_class(settings.method)
         self.settings = settings = method.resolve_settings(settings, self.data.train)
@@ -151,8 +152,8 @@ class Trainer:
                 self.progress.epoch, self.progress.batch = epoch + 1, 0
                 self._select(epoch + 1)
                 self._save(started)
-            if self.settings.decoder.beliefs:
-                self._add_beliefs()
+            if self.beliefs is not None:
+                self._add_beliefs(self.beliefs)
             return Outcome(
                 self.progress.best_f1,
                 self.progress.best_epoch,
@@ -321,19 +322,20 @@ class Trainer:
             checkpoint.save(self.output, *model, calibration, self_test=test)
         return record
 
-    def _add_beliefs(self) -> None:
+    def _add_beliefs(self, fitted: BeliefWeights) -> None:
         """Let the best model denoise beliefs over documents, if it then does better on dev."""
         self._load_best()
         beliefs = cast(DenoisingNetwork, self.network).beliefs
         assert beliefs is not None
-        beliefs.load_weights(read_beliefs(FITTED))
+        beliefs.load_weights(fitted)
         before, record = self.progress.best_f1, self._save_if_better(self.network)
+        result = "used unchecked, without dev sentences"
         if "f1" in record:
-            kept = "kept" if record["improved"] else "left out"
-            self.reporter.say(
-                f"denoising over documents: dev F1 {100 * record['f1']:.2f}, without it "
-                f"{100 * before:.2f}; {kept}"
+            used = "used" if record["improved"] else "not used"
+            result = (
+                f"dev F1 {100 * record['f1']:.2f}, initializer alone {100 * before:.2f}; {used}"
             )
+        self.reporter.say(f"denoising over documents: {result}")
 
     def _load_best(self) -> None:
         self.accelerator.wait_for_everyone()  # until the best model is on disk
