@@ -24,6 +24,7 @@ BLOCK_WORDS = 2048  # a longer block ends before the next text or sentence given
 MAX_BLOCK_WORDS = 4096  # a longer block ends before the next sentence of the same text
 KEY_BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2^64
 MAX_CANDIDATES = 2000  # of a block; the others are scored as the initializer does
+MIN_BELIEF = 0.005  # that a candidate is an entity, likewise
 MAX_INPUTS = 2**16  # candidates times types whose inputs are in memory at a time
 
 
@@ -90,12 +91,15 @@ def candidate_sets(
 ) -> tuple[list[CandidateSet[np.ndarray]], list[np.ndarray]]:
     """Return the candidates of each block, [1, N], and their places in the columns.
 
+    Those that are hardly believed to be entities are left out.
     beliefs: [N, C + 1] probabilities before the first step.
     """
     place = np.full(len(corpus.docs), -1)
     place[np.asarray(sentences)] = np.arange(len(sentences))
     number = place[columns.sentence]  # of the sentence, in the order of the blocks
     order = np.lexsort((columns.right, columns.left, number))
+    no_entity = np.minimum(softmax(columns.logits)[:, -1], beliefs[:, -1])
+    order = order[no_entity[order] <= 1 - MIN_BELIEF]
     start = corpus.word_offset[columns.sentence]
     left, right = start + columns.left, start + columns.right
     arrays = (
@@ -105,7 +109,7 @@ def candidate_sets(
         columns.left,
         columns.right,
         *_word_keys(corpus, left, right),
-        np.ones(len(order), dtype=bool),
+        np.ones(len(number), dtype=bool),
     )
     cuts = np.flatnonzero(np.diff(blocks[number[order]])) + 1
     places = [part for part in np.split(order, cuts) if len(part)]

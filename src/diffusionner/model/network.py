@@ -14,6 +14,7 @@ from diffusionner.batching import Batch
 from diffusionner.diffusion import (
     AUTO,
     BeliefDenoiser,
+    BeliefWeights,
     Candidates,
     Coordinates,
     ReverseStart,
@@ -63,6 +64,11 @@ class DenoisingNetwork(Network):
         self.beliefs = BeliefNetwork() if settings.decoder.beliefs else None
         if self.beliefs is not None:
             self.beliefs.requires_grad_(False)  # it is added last, already fitted
+
+    def load_beliefs(self, weights: BeliefWeights) -> None:
+        """Load a fitted belief network; before that, it changes nothing."""
+        assert self.beliefs is not None
+        self.beliefs.load_weights(weights)
 
     def belief_denoiser(self) -> BeliefDenoiser | None:
         if self.beliefs is None:

@@ -325,16 +325,12 @@ class Trainer:
     def _add_beliefs(self, fitted: BeliefWeights) -> None:
         """Let the best model denoise beliefs over documents, if it then does better on dev."""
         self._load_best()
-        beliefs = cast(DenoisingNetwork, self.network).beliefs
-        assert beliefs is not None
-        beliefs.load_weights(fitted)
-        before, record = self.progress.best_f1, self._save_if_better(self.network)
+        cast(DenoisingNetwork, self.network).load_beliefs(fitted)
+        before, record = 100 * self.progress.best_f1, self._save_if_better(self.network)
         result = "used unchecked, without dev sentences"
         if "f1" in record:
-            used = "used" if record["improved"] else "not used"
-            result = (
-                f"dev F1 {100 * record['f1']:.2f}, initializer alone {100 * before:.2f}; {used}"
-            )
+            result = f"dev F1 {100 * record['f1']:.2f}, initializer alone {before:.2f}; "
+            result += "used" if record["improved"] else "not used"
         self.reporter.say(f"denoising over documents: {result}")
 
     def _load_best(self) -> None:
