@@ -21,7 +21,7 @@ CORPORA = {
     "en": ROOT / "tests" / "excerpt" / "litbank.jsonl",
     "bio": ROOT / "examples" / "data" / "genia" / "train.jsonl",
 }
-OPTIONS = {"default": (120, {}), "noise-5": (40, {"start": "noise", "steps": 5})}
+OPTIONS = {"default": (120, {}), "noise-5": (40, {"start": "noise", "steps": 5, "spans": 60})}
 
 
 def sentences_of(name: str) -> list[Sentence]:
