@@ -51,7 +51,7 @@ def parts_of(
     subwords = encoder.transformer(**inputs).last_hidden_state
 
     def pool() -> Tensor:
-        return pool_subwords(subwords, tensors.first, tensors.word_of, encoder.pooling)
+        return pool_subwords(subwords, tensors.first, tensors.word_of, tensors.row, encoder.pooling)
 
     pooled = pool()
 

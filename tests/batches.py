@@ -24,6 +24,7 @@ def make_batch(
         attention=blank,
         word_of=blank,
         first=blank,
+        row=np.arange(len(gold)),
         lengths=np.array(lengths),
         characters=blank[..., None],
         keys=blank[:, 0],

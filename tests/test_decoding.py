@@ -152,7 +152,7 @@ def windows_of(*rows: tuple[int, int, int, int]) -> Windows:
     """Return windows from (sentence, offset, owned_start, owned_end)."""
     sentence, offset, owned_start, owned_end = np.array(rows, dtype=np.int64).T
     blank = np.zeros_like(sentence)
-    return Windows(sentence, blank, blank, offset, owned_start, owned_end, blank, blank)
+    return Windows(sentence, blank, blank, offset, owned_start, owned_end, blank, blank, blank)
 
 
 ONE_WINDOW = windows_of((0, 0, 0, 9))

@@ -121,16 +121,20 @@ def test_a_batch_on_a_device_equals_that_of_the_host(tokenizer, nested_sentences
 
 
 @pytest.mark.parametrize("pooling", ["max", "mean", "first"])
-def test_subword_pooling_equals_a_loop(tokenizer, nested_sentences, pooling):
-    settings = plain_encoder(context=1, max_subwords=60)
-    batch = as_tensors(EncodedCorpus(nested_sentences[:6], tokenizer, settings))
+@pytest.mark.parametrize("passage_words", [0, 9])
+def test_subword_pooling_equals_a_loop(tokenizer, nested_sentences, pooling, passage_words):
+    settings = plain_encoder(context=1, max_subwords=60, passage_words=passage_words)
+    sentences = [Sentence(s.words[:count], doc="d") for count, s in enumerate(nested_sentences[:7])]
+    sentences = sentences[1:]
+    batch = as_tensors(EncodedCorpus(sentences, tokenizer, settings))
+    assert (len(batch.subwords) < len(batch.lengths)) == (passage_words > 0)
     states = torch.randn(*batch.subwords.shape, 5, generator=torch.Generator().manual_seed(0))
-    pooled = pool_subwords(states, batch.first, batch.word_of, pooling)
+    pooled = pool_subwords(states, batch.first, batch.word_of, batch.row, pooling)
     reduce = {"max": lambda x: x.amax(0), "mean": lambda x: x.mean(0), "first": lambda x: x[0]}
     for row, length in enumerate(batch.lengths.tolist()):
         for word in range(length):
             start = int(batch.first[row, 0])
-            own = states[row, start:][: batch.word_of.shape[1]]
+            own = states[batch.row[row], start:][: batch.word_of.shape[1]]
             own = own[batch.word_of[row, : len(own)] == word]
             assert torch.allclose(pooled[row, word], reduce[pooling](own), atol=1e-6)
 

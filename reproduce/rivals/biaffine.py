@@ -55,6 +55,7 @@ class BiaffineNetwork(Rival):
 
 class BiaffineObjective(Objective[Tensor]):
     network: BiaffineNetwork
+    scores_spans = True
 
     def denominator(self, counts: np.ndarray) -> int:
         """Return the number of entities: the many other spans soon have almost no loss."""
@@ -67,4 +68,4 @@ class BiaffineObjective(Objective[Tensor]):
         return scores
 
     def loss(self, predicted: Tensor, batch: Batch[Tensor], assigned: Tensor) -> Tensor:
-        return classification_loss(predicted, batch)
+        return classification_loss(predicted, batch, self.consistency)

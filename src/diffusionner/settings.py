@@ -53,6 +53,12 @@ class EncoderSettings:
     context: int = setting(
         2, "Sentences of the document on each side to encode as context.", 0, 100
     )
+    passage_words: int = setting(
+        0,
+        "Words of a document to encode at once, with `context` on each side (0: one sentence).",
+        0,
+        100_000,
+    )
     max_subwords: int = setting(
         512, "Longest encoder input; longer ones are cut into windows.", 16, 100_000
     )
@@ -132,6 +138,13 @@ class TrainingSettings:
         0.999, "Decay of the weights' moving average (0: none); less at first.", 0.0, 0.99999
     )
     subword_masking: float = setting(0.0, "Fraction of subwords to mask in training.", 0.0, 0.9)
+    consistency: float = setting(
+        0.0,
+        "Weight of the divergence of the initializer's scores in two passes with different dropout "
+        "(0: one pass).",
+        0.0,
+        1000.0,
+    )
     matches_per_entity: int = setting(
         4, "Spans matched to each entity (1: the paper; 0: as many as K allows).", 0
     )
@@ -265,6 +278,11 @@ class Settings:
     @property
     def denoises(self) -> bool:
         return METHODS[self.method].denoises
+
+    @property
+    def reads_documents(self) -> bool:
+        """Return whether a sentence depends on more of its document than the context."""
+        return self.decoder.beliefs or self.encoder.passage_words > 0
 
     @property
     def can_skip_denoising(self) -> bool:

@@ -76,7 +76,7 @@ class RayEngine:
         workers = [worker.remote(*arguments) for _ in range(self.workers)]
         running: deque[tuple[Chunk, Any]] = deque()
         settings = self.model.settings
-        if settings.decoder.beliefs:
+        if settings.reads_documents:
             chunks = document_chunks(records, context)
         else:
             chunks = make_chunks(records, context, settings.encoder.context)

@@ -197,9 +197,9 @@ def _skip_written(
 ) -> Sequence[Record]:
     """Skip and count the records that are already written; return those that later ones need.
 
-    That is the context or, where documents are denoised, the last document.
+    That is the context or, where more of a document matters, the last document.
     """
-    whole_documents = settings.decoder.beliefs
+    whole_documents = settings.reads_documents
     context: deque[Record] = deque(maxlen=None if whole_documents else settings.encoder.context)
     for record in islice(records, position.records):
         counter.add(record)

@@ -4,9 +4,16 @@ from diffusionner.batching.encoded_corpus import (
     DEVICE_ARRAYS,
     Batch,
     EncodedCorpus,
-    Windows,
     round_up,
-    window_parts,
 )
+from diffusionner.batching.windows import PassageCounter, Windows, window_parts
 
-__all__ = ["DEVICE_ARRAYS", "Batch", "EncodedCorpus", "Windows", "round_up", "window_parts"]
+__all__ = [
+    "DEVICE_ARRAYS",
+    "Batch",
+    "EncodedCorpus",
+    "PassageCounter",
+    "Windows",
+    "round_up",
+    "window_parts",
+]

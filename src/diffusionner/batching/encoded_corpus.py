@@ -1,17 +1,14 @@
 """A tokenised corpus, cut into windows, from which batches are gathered.
 
-A corpus is tokenised once into flat arrays. A *window* is one input of the encoder: a sentence (or,
-if it is too long for the model, an overlapping part of one) with its neighbouring sentences as
-context. Sentences of a document are adjacent in the flat arrays, so a window is a slice of them,
-and a batch is gathered by index arithmetic.
+A corpus is tokenised once into flat arrays. Sentences of a document are adjacent in them, so a row,
+what the encoder reads at once, is a slice of them, and a batch is gathered by index arithmetic.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -22,30 +19,32 @@ from diffusionner.batching.subwords import (
     NO_WORD,
     SubwordTokenizer,
 )
+from diffusionner.batching.windows import WindowPlan, Windows, number_passages
 from diffusionner.corpus import Sentence, is_annotated
 from diffusionner.settings import EncoderSettings
 from diffusionner.word_limits import MAX_PHRASE, SEPARATOR_SIZE, SEPARATORS, WordLimits
 
 Integers = TypeVar("Integers", int, np.ndarray)
 Array = TypeVar("Array")  # numpy's on the host, the backend's own on a device
-# Arrays of a batch that a device needs; the encoder reads the first six.
+# Arrays of a batch that a device needs; the encoder reads the first seven.
 DEVICE_ARRAYS = (
-    "subwords", "attention", "word_of", "first", "lengths", "characters", "gold", "gold_types",
-    "annotated_types",
+    "subwords", "attention", "word_of", "first", "row", "lengths", "characters", "gold",
+    "gold_types", "annotated_types",
 )  # fmt: skip
 
 
 @dataclass
 class Batch(Generic[Array]):
-    """B windows of at most L subwords and M words, with at most N gold entities.
+    """B windows of at most M words, with at most N gold entities, in R rows of at most L subwords.
 
-    P consecutive subwords of the L belong to the M words; the others are context.
+    P consecutive subwords of a row belong to the M words of a window; the others are context.
     """
 
-    subwords: Array  # [B, L] ids
-    attention: Array  # [B, L] 1 for real subwords
+    subwords: Array  # [R, L] ids
+    attention: Array  # [R, L] 1 for real subwords
     word_of: Array  # [B, P] word of each of the P subwords; M for padding
-    first: Array  # [B, M] position of a word's first subword
+    first: Array  # [B, M] position of a word's first subword in its row
+    row: Array  # [B] row of the window
     lengths: Array  # [B] words
     characters: Array  # [B, M, C] character codes of the words
     gold: Array  # [B, N, 2] left and right word, inclusive
@@ -59,19 +58,11 @@ class Batch(Generic[Array]):
         """Convert all arrays that a device needs."""
         return replace(self, **{name: convert(getattr(self, name)) for name in DEVICE_ARRAYS})
 
-
-@dataclass
-class Windows:
-    """Windows over a tokenised corpus; every array has one entry per window."""
-
-    sentence: np.ndarray  # index of the sentence
-    word_start: np.ndarray  # flat index of the first word
-    words: np.ndarray  # number of words
-    offset: np.ndarray  # words of the sentence before the window
-    owned_start: np.ndarray  # an entity belongs to the window that owns the word at its middle
-    owned_end: np.ndarray
-    subword_start: np.ndarray  # flat slice of subwords, context included
-    subword_end: np.ndarray
+    def doubled(self: Batch[np.ndarray]) -> Batch[np.ndarray]:
+        """Return a batch with every window twice, in rows of their own (on the host)."""
+        twice = {name: np.concatenate([array, array]) for name, array in vars(self).items()}
+        twice["row"] = np.concatenate([self.row, self.row + len(self.subwords)])
+        return Batch(**twice)
 
 
 class EncodedCorpus:
@@ -83,10 +74,15 @@ class EncodedCorpus:
         tokenizer: SubwordTokenizer,
         settings: EncoderSettings,
         labels: Sequence[str] | None = None,
+        passages: np.ndarray | None = None,
     ) -> None:
-        """labels: types of the gold entities, which batches then include (training)."""
+        """labels: types of the gold entities, which batches then include (training).
+
+        passages: [sentences] number of the passage of each; None: as if no text came before.
+        """
         self.tokenizer = tokenizer
         self.docs = [s.doc for s in sentences]
+        self.passage_words = settings.passage_words
         word_counts = np.array([len(s.words) for s in sentences], dtype=np.int64)
         width = CHARACTERS_PER_WORD if settings.character_filters else 0
         self.words = words = [word for s in sentences for word in s.words]
@@ -107,7 +103,7 @@ class EncodedCorpus:
         if limits is not None:
             sizes, separators = _word_sizes(self.word_ids, separator_ids, word_counts, limits)
             is_long = (word_counts > limits.sentence) | (separators > limits.separators)
-        self.windows = _plan_windows(
+        self.plan = WindowPlan(
             self.docs,
             word_offset,
             self.subword_offset,
@@ -117,6 +113,9 @@ class EncodedCorpus:
             is_long,
             limits,
         )
+        if self.passage_words and passages is None:
+            passages = number_passages(self.docs, word_counts.tolist(), self.passage_words)
+        self.windows = self.plan.windows(passages if self.passage_words else None)
         spelled = ("\x1f".join(s.words).encode("utf-8", "surrogatepass") for s in sentences)
         digests = b"".join(hashlib.blake2b(one, digest_size=8).digest() for one in spelled)
         self.sentence_keys = np.frombuffer(digests, dtype="<i8") >> 1  # room to add an offset
@@ -156,8 +155,12 @@ class EncodedCorpus:
         """Gather the chosen windows into arrays; L, M, N, C and P are padded to these multiples."""
         w = self.windows
         prefix, suffix = self.tokenizer.prefix, self.tokenizer.suffix
-        starts, ends = w.subword_start[chosen], w.subword_end[chosen]
-        sizes = ends - starts
+        row = np.arange(len(chosen))
+        if self.passage_words:
+            row = np.unique(w.row[chosen], return_inverse=True)[1]
+        in_row = np.unique(row, return_index=True)[1]  # a window of each row
+        starts, ends = w.subword_start[chosen][in_row], w.subword_end[chosen][in_row]
+        rows, sizes = len(in_row), ends - starts
         longest = int(sizes.max()) + self.tokenizer.special_count
         length = min(round_up(longest, multiples[0]), max(longest, self.tokenizer.limit))
         words = w.words[chosen]
@@ -169,13 +172,13 @@ class EncodedCorpus:
         subwords = np.where(inside, self.subwords[flat], self.tokenizer.pad)
         subwords[:, : len(prefix)] = prefix
         for i, token in enumerate(suffix):
-            subwords[np.arange(len(chosen)), len(prefix) + sizes + i] = token
+            subwords[np.arange(rows), len(prefix) + sizes + i] = token
         attention = np.arange(length) < (sizes + len(prefix) + len(suffix))[:, None]
 
         word_start = w.word_start[chosen]
         own_start = self.subword_offset[word_start]
         # A word that is too long for a window is truncated.
-        own_sizes = np.minimum(self.subword_offset[word_start + words], ends) - own_start
+        own_sizes = np.minimum(self.subword_offset[word_start + words], ends[row]) - own_start
         columns = np.arange(min(round_up(int(own_sizes.max()), multiples[4]), length))
         own = columns < own_sizes[:, None]
         local = self.word_of_subword[np.where(own, own_start[:, None] + columns, 0)]
@@ -184,7 +187,8 @@ class EncodedCorpus:
         position = np.arange(max_words)
         real = position < words[:, None]
         flat_words = np.where(real, word_start[:, None] + position, 0)
-        first = np.where(real, self.subword_offset[flat_words] - starts[:, None] + len(prefix), 0)
+        in_own_row = self.subword_offset[flat_words] - starts[row, None] + len(prefix)
+        first = np.where(real, in_own_row, 0)
         word_ids = np.where(real, self.word_ids[flat_words], NO_WORD)
         characters = self.characters.take(word_ids, axis=0)
         width = max(1, int(self.character_count[word_ids].max()))  # of the longest word
@@ -206,6 +210,7 @@ class EncodedCorpus:
             attention=attention.astype(np.int64),
             word_of=word_of,
             first=first,
+            row=row,
             lengths=words,
             characters=characters.astype(np.int64),
             gold=gold,
@@ -226,28 +231,48 @@ class EncodedCorpus:
         own = self.subword_offset[w.word_start + w.words] - self.subword_offset[w.word_start]
         return np.resize([subwords.argmax(), w.words.argmax(), own.argmax()], size)
 
+    def draw_passages(self, seed: int, epoch: int) -> None:
+        """Cut documents into other passages, a pure function of seed and epoch (training)."""
+        if self.passage_words:
+            random, counts = np.random.default_rng((seed, epoch, 1)), np.diff(self.word_offset)
+            passages = number_passages(self.docs, counts.tolist(), self.passage_words, random)
+            self.windows = self.plan.windows(passages)
+
     def sorted_batches(
         self, size: int, sentences: Sequence[int], multiple: int = 1
     ) -> list[np.ndarray]:
         """Split the windows of the given sentences into batches of similar length, for inference.
 
-        A batch has at most as many subwords, padding included, as `size` windows of average length.
+        Windows of one row stay together. A batch has at most as many subwords, padding included, as
+        `size` windows have on average.
         """
         windows = np.flatnonzero(np.isin(self.windows.sentence, sentences))
         if len(windows) <= 1:
             return [windows] * len(windows)
-        sizes = (self.windows.subword_end - self.windows.subword_start)[windows]
+        first = self._rows(windows)
+        sizes = (self.windows.subword_end - self.windows.subword_start)[windows[first]]
         sizes = round_up(sizes + self.tokenizer.special_count, multiple)
         order = np.argsort(sizes, kind="stable")
-        cuts = cheapest_cuts(sizes[order], size * sizes.mean())
-        return np.split(windows[order], cuts[1:-1])
+        cuts = cheapest_cuts(sizes[order], max(1, size * sizes.sum() / len(windows)))
+        rows = np.split(windows, first[1:])
+        return [np.concatenate([rows[i] for i in part]) for part in np.split(order, cuts[1:-1])]
 
     def shuffled_batches(self, size: int, seed: int, epoch: int) -> list[np.ndarray]:
         """Return batches of similar length in random order, a pure function of seed and epoch.
 
-        Lengths are sorted only within random pools of 64 batches, so batches still vary.
+        Lengths are sorted only within random pools of 64 batches, so batches still vary. With
+        passages, a batch has about `size` windows in whole rows, of any length.
         """
         random = np.random.default_rng((seed, epoch))
+        if self.passage_words:
+            windows = np.arange(len(self))
+            first = self._rows(windows)
+            count = np.diff(np.append(first, len(windows)))
+            order = random.permutation(len(first))
+            before = np.cumsum(count[order]) - count[order]
+            rows = np.split(windows, first[1:])
+            parts = np.split(order, np.flatnonzero(np.diff(before // size)) + 1)
+            return [np.concatenate([rows[i] for i in part]) for part in parts]
         sizes = self.windows.subword_end - self.windows.subword_start
         order = random.permutation(len(self))
         batches = []
@@ -256,6 +281,10 @@ class EncodedCorpus:
             pool = pool[np.argsort(sizes[pool], kind="stable")]
             batches += [pool[i : i + size] for i in range(0, len(pool), size)]
         return [batches[i] for i in random.permutation(len(batches))]
+
+    def _rows(self, windows: np.ndarray) -> np.ndarray:
+        """Return the place of the first window of each row."""
+        return np.flatnonzero(np.diff(self.windows.row[windows], prepend=-1))
 
 
 def round_up(number: Integers, multiple: int) -> Integers:
@@ -290,95 +319,3 @@ def _word_sizes(
             sizes[first + shift] = phrase[(first + shift - run) % period]
             is_separator[first + shift] = True
     return sizes, np.bincount(sentence[is_separator], minlength=len(word_counts))
-
-
-def _plan_windows(
-    docs: Sequence[str | None],
-    word_offset: np.ndarray,
-    subword_offset: np.ndarray,
-    context: int,
-    budget: int,
-    size_offset: np.ndarray,
-    is_long: np.ndarray,
-    limits: WordLimits | None,
-) -> Windows:
-    """Plan the windows of every sentence, of at most `budget` subwords each, context included.
-
-    size_offset: [words + 1] sizes of the words before each.
-    is_long: [sentences] true if a sentence exceeds the limits.
-    """
-    number = np.arange(len(docs))
-    left, right = number, number
-    if context and len(docs):
-        same = np.array([a is not None and a == b for a, b in pairwise(docs)], dtype=bool)
-        cut = np.concatenate([[0], np.flatnonzero(~same) + 1, [len(docs)]])
-        runs = np.repeat(np.arange(len(cut) - 1), np.diff(cut))  # documents
-        left = np.maximum(number - context, cut[runs])
-        right = np.minimum(number + context, cut[runs + 1] - 1)
-
-    start, end = word_offset[:-1], word_offset[1:]
-    is_long = is_long | (subword_offset[end] - subword_offset[start] > budget)
-    bounds = [(subword_offset, budget)]
-    if limits is not None:
-        bounds.append((size_offset, limits.window))
-    long = np.flatnonzero(is_long)
-    parts = [np.stack([number, start, end, start, end])]
-    for sentence in long.tolist():
-        pieces = window_parts(bounds, int(start[sentence]), int(end[sentence]))
-        parts.append(np.array([(sentence, *piece) for piece in pieces]).T)
-    parts[0] = np.delete(parts[0], long, axis=1)
-    table = np.concatenate(parts, axis=1)
-    sentence, first, last, owned_first, owned_last = table[:, table[0].argsort(kind="stable")]
-
-    core_start = subword_offset[first]
-    # A single word may have more subwords than fit: its head is read.
-    core_end = np.minimum(subword_offset[last], core_start + budget)
-    spare = budget - (core_end - core_start)
-    from_word, to_word = word_offset[left[sentence]], word_offset[right[sentence] + 1]
-    if limits is not None:  # a part of a sentence has as much context as a sentence in training
-        is_part = is_long[sentence]
-        reach = context * limits.window
-        from_word = np.where(is_part, np.maximum(from_word, first - reach), from_word)
-        to_word = np.where(is_part, np.minimum(to_word, last + reach), to_word)
-    before = core_start - subword_offset[from_word]
-    after = subword_offset[to_word] - core_end
-    # Both sides share the spare room; what one does not need goes to the other.
-    before_kept = np.minimum(before, np.maximum(spare // 2, spare - after))
-    after_kept = np.minimum(after, spare - before_kept)
-    begin = start[sentence]
-    return Windows(
-        sentence=sentence,
-        word_start=first,
-        words=last - first,
-        offset=first - begin,
-        owned_start=owned_first - begin,
-        owned_end=owned_last - begin,
-        subword_start=core_start - before_kept,
-        subword_end=core_end + after_kept,
-    )
-
-
-def window_parts(
-    bounds: Sequence[tuple[np.ndarray, int]], start: int, end: int
-) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the words [first, last) of each window of a sentence and the part of them it owns.
-
-    bounds: cumulative sizes of the words and the size of a window, once for each measure. There is
-    one window if the sentence fits. Otherwise consecutive windows overlap by about half, and each
-    owns the words nearer to its middle than to its neighbours'. So an entity is read where it has
-    the most context on both sides.
-    """
-    cuts: list[tuple[int, int]] = []
-    first = start
-    while True:
-        last = min(int(np.searchsorted(o, o[first] + size, "right")) - 1 for o, size in bounds)
-        last = min(max(last, first + 1), end)
-        cuts.append((first, last))
-        if last == end:
-            break
-        half = min(int(np.searchsorted(o, o[first] + size // 2, "left")) for o, size in bounds)
-        first = min(max(half, first + 1), last)
-    for i, (first, last) in enumerate(cuts):
-        owned_first = start if i == 0 else (first + cuts[i - 1][1]) // 2
-        owned_last = end if i == len(cuts) - 1 else (cuts[i + 1][0] + last) // 2
-        yield first, last, owned_first, owned_last

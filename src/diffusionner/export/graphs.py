@@ -25,7 +25,7 @@ from diffusionner.model.initializer import SpanScores
 from diffusionner.model.network import DenoisingNetwork
 from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE
 
-INPUTS = DEVICE_ARRAYS[:6]  # what the encoder reads
+INPUTS = DEVICE_ARRAYS[:7]  # what the encoder reads
 OUTPUTS = tuple(f.name for f in dataclasses.fields(Candidates) if f.name not in ("slots", "logits"))
 
 
@@ -33,7 +33,10 @@ def write_graphs(ner: DiffusionNER, folder: Path) -> None:
     """Write the encoder and the denoiser of a model."""
     assert isinstance(ner.network, DenoisingNetwork)
     network = for_graphs(ner.network)
-    example = [Sentence("An example of some words .".split()[: 4 + n]) for n in range(3)]
+    # With passages, there are fewer rows than sentences.
+    example = [
+        Sentence("An example of words .".split()[: 3 + n], doc=f"{n // 2}") for n in range(3)
+    ]
     corpus = EncodedCorpus(example, ner.subwords, ner.settings.encoder)
     batch = corpus.batch(np.arange(3))
     inputs = tuple(torch.from_numpy(getattr(batch, name)) for name in INPUTS)
@@ -46,11 +49,11 @@ def write_graphs(ner: DiffusionNER, folder: Path) -> None:
     auto = torch.export.Dim.DYNAMIC
     two, one = {0: auto, 1: auto}, {0: auto}
     characters = {**two, 2: auto} if batch.characters.shape[2] else two
-    shapes: tuple[Any, ...] = (two, two, two, two, one, characters)
+    shapes: tuple[Any, ...] = (two, two, two, two, one, one, characters)
     _record(encoder, inputs, list(INPUTS), outputs, shapes, folder / ENCODER_FILE)
     spans = 7
     step = (
-        inputs[4],
+        torch.from_numpy(batch.lengths),
         torch.zeros(3, 1, spans, 2),
         torch.tensor(network.schedule.timesteps),
         torch.ones(3, spans, dtype=torch.bool),
@@ -129,6 +132,7 @@ class EncoderGraph(_Graph):
         attention: Tensor,
         word_of: Tensor,
         first: Tensor,
+        row: Tensor,
         lengths: Tensor,
         characters: Tensor,
     ) -> tuple[Tensor, ...]:
@@ -138,6 +142,7 @@ class EncoderGraph(_Graph):
             attention,
             word_of,
             first,
+            row,
             lengths,
             characters,
             none,

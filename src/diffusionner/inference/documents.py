@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from diffusionner.batching import EncodedCorpus, Windows
+from diffusionner.batching import EncodedCorpus, PassageCounter, Windows
 from diffusionner.diffusion import Candidates
 from diffusionner.diffusion.beliefs import MAX_PAIRS, BeliefDenoiser, CandidateSet, softmax
 from diffusionner.inference.decoding import EntityColumns, ScoreRule
@@ -38,9 +38,10 @@ class CandidateColumns(NamedTuple):
 
 
 class BlockCounter:
-    """Numbers the blocks of documents, sentence by sentence."""
+    """Numbers the blocks of documents, sentence by sentence. They consist of whole passages."""
 
-    def __init__(self) -> None:
+    def __init__(self, passage_words: int = 0) -> None:
+        self.passages = PassageCounter(passage_words)
         self.doc: str | None = None
         self.words = 0
         self.block = -1
@@ -51,7 +52,9 @@ class BlockCounter:
         starts_item: it is the first of a text, or was given on its own.
         """
         limit = BLOCK_WORDS if starts_item else MAX_BLOCK_WORDS
-        if doc is None or doc != self.doc or self.words >= limit:
+        before = self.passages.number
+        is_new = self.passages.add(doc, words) > before
+        if doc is None or doc != self.doc or (is_new and self.words >= limit):
             self.block += 1
             self.words = 0
         self.doc = doc
@@ -61,7 +64,7 @@ class BlockCounter:
 
 def document_blocks(corpus: EncodedCorpus, sentences: Sequence[int]) -> np.ndarray:
     """Return the block of each sentence, as if each were given on its own."""
-    counter, words = BlockCounter(), np.diff(corpus.word_offset).tolist()
+    counter, words = BlockCounter(corpus.passage_words), np.diff(corpus.word_offset).tolist()
     return np.array([counter.add(corpus.docs[i], words[i]) for i in sentences], dtype=np.int64)
 
 

@@ -87,18 +87,23 @@ class OnnxEngine:
     def launch(
         self, batch: Batch[np.ndarray], start: ReverseStart[np.ndarray], settings: InferenceSettings
     ) -> Pending:
-        count = len(start.slots)
-        parts = np.array_split(np.arange(count), np.clip(count // PART, 1, self.threads))
+        count = np.clip(len(start.slots) // PART, 1, self.threads)
+        parts = [
+            np.flatnonzero(np.isin(batch.row, rows))
+            for rows in np.array_split(np.arange(len(batch.subwords)), count)
+            if len(rows)
+        ]
+        order = np.argsort(np.concatenate(parts))
         running = []
-        for rows in parts:
-            inputs, own = encoder_inputs(batch, rows), start.map(itemgetter(rows))
+        for chosen in parts:
+            inputs, own = encoder_inputs(batch, chosen), start.map(itemgetter(chosen))
             running.append(self.workers.submit(self._candidates, inputs, own, settings))
 
         def wait() -> Candidates[np.ndarray]:
             parts = [part.result() for part in running]
             count = max(part.left.shape[2] for part in parts)
             padded = [part.map(lambda array: _pad_slots(array, count)) for part in parts]
-            return Candidates.combine(padded, np.concatenate)
+            return Candidates.combine(padded, np.concatenate).map(itemgetter(order))
 
         return wait
 
@@ -222,22 +227,24 @@ def type_logits(types: np.ndarray, spans: np.ndarray) -> np.ndarray:
 
 
 def encoder_inputs(
-    batch: Batch[np.ndarray], rows: np.ndarray | slice = slice(None)
+    batch: Batch[np.ndarray], chosen: np.ndarray | slice = slice(None)
 ) -> dict[str, np.ndarray]:
-    """Return rows of a batch, cut to their own longest sentence and word, with the noise keys."""
+    """Return some windows of a batch, cut to their own longest row and word, with noise keys."""
+    rows, row = np.unique(batch.row[chosen], return_inverse=True)
     longest = int(batch.attention[rows].sum(1).max())
-    most = int(batch.lengths[rows].max())
-    word_of = np.minimum(batch.word_of[rows], most)
-    characters = batch.characters[rows, :most]
+    most = int(batch.lengths[chosen].max())
+    word_of = np.minimum(batch.word_of[chosen], most)
+    characters = batch.characters[chosen, :most]
     width = max(1, int((characters != 0).sum(-1).max(initial=0)))  # of the longest word
     return {
         "subwords": batch.subwords[rows, :longest],
         "attention": batch.attention[rows, :longest],
         "word_of": word_of[:, : int((word_of < most).sum(1).max())],
-        "first": batch.first[rows, :most],
+        "first": batch.first[chosen, :most],
+        "row": row,
         "characters": characters[..., :width],
-        "lengths": batch.lengths[rows],
-        "keys": batch.keys[rows],
+        "lengths": batch.lengths[chosen],
+        "keys": batch.keys[chosen],
     }
 
 

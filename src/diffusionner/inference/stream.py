@@ -170,8 +170,8 @@ class Item:
     """One input with its sentences."""
 
     given: GivenSpans | None = None  # spans to refine
-    blocks: Sequence[int] = ()  # block of each sentence, where documents are denoised
-    first_block = block = -1  # of the first and of the last sentence; of an empty item, the last
+    passages: Sequence[int] = ()  # passage of each sentence
+    blocks: Sequence[int] = ()  # and block, where documents are denoised
 
     def __init__(self, content: Content, doc: str | None, number: int) -> None:
         self.content = content
@@ -188,14 +188,12 @@ class Item:
             doc = f"\0text {number}"  # the sentences of one text are each other's context
         self.sentences = [Sentence(part.words, doc=doc) for part in self.parts]
 
-    def count_blocks(self, counter: BlockCounter) -> None:
-        """Number the blocks of the sentences."""
-        self.blocks = [
-            counter.add(sentence.doc, len(sentence.words), number == 0)
-            for number, sentence in enumerate(self.sentences)
-        ]
-        self.block = counter.block
-        self.first_block = self.blocks[0] if self.blocks else counter.block
+    def count(self, counter: BlockCounter) -> None:
+        """Number the passages and the blocks of the sentences."""
+        self.passages, self.blocks = [], []
+        for number, sentence in enumerate(self.sentences):
+            self.blocks.append(counter.add(sentence.doc, len(sentence.words), number == 0))
+            self.passages.append(counter.passages.number)
 
     def entities(self, decoded: Iterator[list[DecodedEntity]], labels: Sequence[str]) -> Entities:
         """Return the entities in the offsets of the input; decoded: entities by sentence."""
@@ -273,8 +271,12 @@ class ChunkReader:
         settings: EncoderSettings,
     ) -> None:
         self.items = iter(items)
-        # Candidates are denoised over blocks of documents, so no chunk ends within a block.
-        self.counter = None if engine.beliefs is None else BlockCounter()
+        # Candidates are denoised over blocks of documents and encoded in passages, so no chunk ends
+        # within them.
+        self.has_blocks = engine.beliefs is not None
+        self.counter = None
+        if self.has_blocks or settings.passage_words:
+            self.counter = BlockCounter(settings.passage_words)
         self.subwords = subwords
         self.settings = settings
         self.measure = partial(measure_coverage, subwords=subwords, settings=settings)
@@ -285,6 +287,7 @@ class ChunkReader:
         self.waiting: list[Item] = []
         self.waiting_sentences = 0
         self.before: list[Sentence] = []  # the last sentences of the previous chunk
+        self.before_passages: list[int] = []
         self.ended = False
 
     def read_more(self, sentences: int | None = None) -> bool:
@@ -299,7 +302,7 @@ class ChunkReader:
                 self.ended = True
                 break
             if self.counter is not None:
-                item.count_blocks(self.counter)
+                item.count(self.counter)
             self.waiting.append(item)
             self.waiting_sentences += len(item.sentences)
         return self.ended or self.waiting_sentences >= self.chunk_size
@@ -314,7 +317,7 @@ class ChunkReader:
                 ready -= 1
                 after += len(self.waiting[ready].sentences)
             if self.counter is not None:
-                ready = self._whole_blocks(ready)
+                ready = self._whole(ready)
             if ready:
                 break
             if self.ended:
@@ -327,24 +330,39 @@ class ChunkReader:
         inside = [sentence for item in items for sentence in item.sentences]
         after_chunk = [sentence for item in self.waiting for sentence in item.sentences]
         self.waiting_sentences = len(after_chunk)
-        corpus = EncodedCorpus(self.before + inside + after_chunk, self.subwords, self.settings)
-        sentences = range(len(self.before), len(self.before) + len(inside))
-        self.before = (self.before + inside)[-self.context :] if self.context else []
-        blocks = None
+        numbers, blocks = self._numbers(items)
+        passages = None
         if self.counter is not None:
-            blocks = np.array([block for item in items for block in item.blocks], dtype=np.int64)
-        return Chunk(items, corpus, sentences, blocks)
+            passages = np.array(
+                [*self.before_passages, *numbers, *self._numbers(self.waiting)[0]], dtype=np.int64
+            )
+        corpus = EncodedCorpus(
+            self.before + inside + after_chunk, self.subwords, self.settings, passages=passages
+        )
+        sentences = range(len(self.before), len(self.before) + len(inside))
+        if self.context:
+            self.before = (self.before + inside)[-self.context :]
+            self.before_passages = (self.before_passages + numbers)[-self.context :]
+        return Chunk(items, corpus, sentences, np.array(blocks) if self.has_blocks else None)
 
-    def _whole_blocks(self, ready: int) -> int:
-        """Return the number of waiting items, at most `ready`, that end with a block."""
-        if ready == len(self.waiting) and not self.ended:
-            ready -= 1  # the next item may belong to the last one's block
-        while 0 < ready < len(self.waiting):
-            last, following = self.waiting[ready - 1], self.waiting[ready]
-            if last.block != following.first_block:
+    def _numbers(self, items: Iterable[Item]) -> tuple[list[int], list[int]]:
+        """Return the passages and the blocks of all sentences of the items."""
+        pairs = [(item.passages, item.blocks) for item in items]
+        return [n for one, _ in pairs for n in one], [n for _, one in pairs for n in one]
+
+    def _whole(self, ready: int) -> int:
+        """Return the number of waiting items, at most `ready`, that end with a passage or block."""
+        kind = 1 if self.has_blocks else 0
+        following = self._numbers(self.waiting[ready:])[kind]
+        if not (following or self.ended):
+            following = self._numbers(self.waiting)[kind][-1:]  # which the next item may continue
+        while ready and following:
+            last = self._numbers(self.waiting[ready - 1 : ready])[kind]
+            if last and last[-1] != following[0]:
                 break
+            following = last or following
             ready -= 1
-        return max(0, ready)
+        return ready
 
 
 def separate_documents(texts: Iterable[str]) -> Iterator[tuple[str, None]]:

@@ -148,7 +148,7 @@ class SentenceEncoder(nn.Module):
             # For a 2-D mask, transformers would synchronise to see if it masks anything.
             mask = mask.bool()[:, None, None]
         subwords = self.transformer(input_ids=batch.subwords, attention_mask=mask).last_hidden_state
-        return pool_subwords(subwords, batch.first, batch.word_of, self.pooling)
+        return pool_subwords(subwords, batch.first, batch.word_of, batch.row, self.pooling)
 
     def contextualise(
         self, states: Tensor, lengths: Tensor, characters: Tensor
@@ -165,11 +165,16 @@ class SentenceEncoder(nn.Module):
 
 
 def pool_subwords(
-    subwords: Tensor, first: Tensor, word_of: Tensor, pooling: str, starts: Tensor | None = None
+    subwords: Tensor,
+    first: Tensor,
+    word_of: Tensor,
+    row: Tensor,
+    pooling: str,
+    starts: Tensor | None = None,
 ) -> Tensor:
-    """Pool subword states [B, L, h] into word states [B, M, h]. first, word_of: as in `Batch`.
+    """Pool subword states [R, L, h] into word states [B, M, h]. first, word_of, row: as in `Batch`.
 
-    starts: [B] first subword of each sentence, if sentences are concatenated in [T, h].
+    starts: [R] first subword of each row, if rows are concatenated in [T, h].
     """
     batch, words = first.shape
     size = subwords.shape[-1]
@@ -177,11 +182,12 @@ def pool_subwords(
     if pooling != "first":
         # Leave out the context, which is most of L with two sentences on each side.
         places = first[:, :1] + torch.arange(word_of.shape[1], device=subwords.device)
-    if starts is not None:
-        own = subwords[(starts[:, None] + places).clamp(max=subwords.shape[0] - 1)]
+    if starts is None:
+        places = row[:, None] * subwords.shape[1] + places.clamp(max=subwords.shape[1] - 1)
+        subwords = subwords.flatten(0, 1)
     else:
-        places = places.clamp(max=subwords.shape[1] - 1)[..., None]
-        own = subwords.gather(1, places.expand(-1, -1, size))  # [B, P, h]
+        places = (starts[row][:, None] + places).clamp(max=subwords.shape[0] - 1)
+    own = subwords.index_select(0, places.flatten()).view(*places.shape, size)  # [B, P, h]
     if pooling == "first":
         return own
     # One extra row collects the padding.

@@ -76,8 +76,7 @@ def make_router(service: Service) -> APIRouter:
         estimate = WorkEstimate(service.model.settings, options, service.model.word_limits)
         documents = await service.batcher.read_all(parsed.texts, estimate)
         operation = Operation("entities", tuple(options.items()))
-        whole_blocks = service.model.settings.decoder.beliefs
-        job = Job(operation, documents, estimate.batch, whole_blocks)
+        job = Job(operation, documents, estimate.batch, service.model.settings)
         await service.batcher.submit(job)
 
         def encode(document: Document) -> bytes:
@@ -123,7 +122,7 @@ def make_router(service: Service) -> APIRouter:
         except DataError as error:
             raise ApiError(422, "invalid_span", str(error)) from None
         operation = Operation("refine", (*options.items(), ("only", only)))
-        job = Job(operation, documents, estimate.batch, model.settings.decoder.beliefs)
+        job = Job(operation, documents, estimate.batch, model.settings)
         await service.batcher.submit(job)
 
         def encode(document: Document) -> bytes:
@@ -152,7 +151,8 @@ def make_router(service: Service) -> APIRouter:
         document = await service.batcher.read(parsed.text, estimate)
         if document.sentences:
             _choose_sentence(document, parsed.sentence, estimate, limits)
-        job = Job(Operation("steps", tuple(options.items())), [document], estimate.batch)
+        operation = Operation("steps", tuple(options.items()))
+        job = Job(operation, [document], estimate.batch, service.model.settings)
         await service.batcher.submit(job)
         await _wait(service, request, job)
         return StreamingResponse(

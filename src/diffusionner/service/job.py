@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from diffusionner.inference.documents import BlockCounter
 from diffusionner.refinement import GivenSpans
 from diffusionner.service.limits import BATCH_WORK, PART_WORK
 from diffusionner.service.worker import Found, Operation, Slice
+from diffusionner.settings import Settings
 from diffusionner.text import TextSentence
 
 
@@ -33,8 +35,17 @@ class Document:
         self.work = work
         self.given = given
         self.chosen = range(len(sentences))  # the sentences to compute
+        self.passages: list[int] = []  # of each sentence, which are read at once
+        self.blocks: list[int] = []  # and denoised together
         self.missing = len(sentences)
         self.results: list[Any] = [()] * len(sentences)
+
+    def number(self, passage_words: int) -> None:
+        """Number the passages and the blocks of the sentences."""
+        counter = BlockCounter(passage_words)
+        for i, sentence in enumerate(self.sentences):
+            self.blocks.append(counter.add("", len(sentence.words), i == 0))
+            self.passages.append(counter.passages.number)
 
     def choose(self, sentence: int) -> None:
         """Compute only the steps of this sentence."""
@@ -85,12 +96,16 @@ class Part:
     found: Found = ()  # in earlier shares of the sentence
 
     def slice(self, context: int) -> Slice:
-        """Return the message for a model process."""
-        first = max(0, self.first - context)
-        sentences = [s.words for s in self.document.sentences[first : self.last + context]]
+        """Return the message for a model process: whole passages, with their context."""
+        document, passages = self.document, self.document.passages
+        first = max(0, bisect_left(passages, passages[self.first]) - context)
+        last = bisect_right(passages, passages[self.last - 1]) + context
+        sentences = [s.words for s in document.sentences[first:last]]
         chosen = (self.first - first, self.last - first)
-        given = self.document.given.placed[self.first : self.last] if self.document.given else ()
-        return Slice(sentences, *chosen, self.share, self.shares, self.found, given)
+        given = document.given.placed[self.first : self.last] if document.given else ()
+        return Slice(
+            sentences, *chosen, self.share, self.shares, self.found, given, passages[first:last]
+        )
 
 
 class Job:
@@ -101,21 +116,24 @@ class Job:
         operation: Operation,
         documents: Sequence[Document],
         batch_work: float = 0.0,
-        whole_blocks: bool = False,
+        settings: Settings | None = None,
     ) -> None:
         """batch_work: work of a batch apart from its sentences.
 
-        whole_blocks: the model denoises the candidates of a document together, block by block.
+        settings: of the model, which may read passages or denoise blocks of a document.
         """
         loop = asyncio.get_running_loop()
         self.operation = operation
         self.batch_work = batch_work
-        self.whole_blocks = whole_blocks and operation.kind != "steps"
+        beliefs = settings is not None and settings.decoder.beliefs
+        self.whole_blocks = beliefs and operation.kind != "steps"
+        passage_words = 0 if settings is None else settings.encoder.passage_words
         self.futures: dict[Document, asyncio.Future[Document]] = {
             document: loop.create_future() for document in documents
         }
         self.parts: deque[Part] = deque()
         for document, future in self.futures.items():
+            document.number(passage_words)
             self.parts.extend(self._cut(document))
             if not document.missing:
                 future.set_result(document)
@@ -124,12 +142,10 @@ class Job:
 
     def _cut(self, document: Document) -> Iterator[Part]:
         first, last, work = document.chosen.start, document.chosen.stop, 0.0
-        counter = BlockCounter()
+        units = document.blocks if self.whole_blocks else document.passages
         for i in document.chosen:
-            before = counter.block
-            starts_block = counter.add("", len(document.sentences[i].words), i == 0) > before
-            too_much = not self.whole_blocks and work + document.work[i] > PART_WORK
-            if i > first and (too_much or (self.whole_blocks and starts_block)):
+            too_much = self.whole_blocks or work + document.work[i] > PART_WORK
+            if i > first and too_much and units[i] != units[i - 1]:
                 yield self._part(document, first, i, work)
                 first, work = i, 0.0
             work += document.work[i]
@@ -138,7 +154,7 @@ class Job:
 
     def _part(self, document: Document, first: int, last: int, work: float) -> Part:
         # Only a sentence of many windows, or with many steps and spans, exceeds a batch.
-        can_share = self.operation.kind != "steps" and not self.whole_blocks
+        can_share = self.operation.kind != "steps" and last - first == 1 and not self.whole_blocks
         shares = max(1, round(work / BATCH_WORK)) if can_share else 1
         return Part(self, document, first, last, work / shares, shares=shares)
 

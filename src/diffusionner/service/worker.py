@@ -22,6 +22,8 @@ from diffusionner.settings import Settings
 from diffusionner.word_limits import WordLimits
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from diffusionner.inference.pipeline import DiffusionNER
 
 FEW = 8  # slices in a batch of short requests
@@ -48,6 +50,15 @@ class Slice(NamedTuple):
     shares: int = 1
     found: Found = ()  # in earlier shares
     given: Sequence[list[PlacedSpan]] = ()  # to refine, in each of the sentences that are computed
+    passages: Sequence[int] = ()  # of all sentences; () if each is one of its own
+
+    def numbered_passages(self, number: int) -> np.ndarray:
+        """Return the passage of each sentence; number: of the slice, for numbers of its own."""
+        import numpy as np
+
+        count = len(self.sentences)
+        passages = self.passages or range(count)
+        return np.array(passages, dtype=np.int64) + (number << 32)
 
 
 class Answer(NamedTuple):
@@ -118,7 +129,8 @@ class Predictor:
                 for number, one in enumerate(slices)
                 for words in one.sentences
             ]
-            corpus = EncodedCorpus(sentences, ner.subwords, ner.settings.encoder)
+            passages = np.concatenate([one.numbered_passages(i) for i, one in enumerate(slices)])
+            corpus = EncodedCorpus(sentences, ner.subwords, ner.settings.encoder, passages=passages)
             chosen, places = [], []  # windows and sentences of each slice
             offset = 0
             for one in slices:
@@ -172,7 +184,9 @@ class Predictor:
         ner = self.ner
         settings = ner.settings.with_inference(options)
         sentences = [Sentence(words, doc="") for words in one.sentences]
-        corpus = EncodedCorpus(sentences, ner.subwords, ner.settings.encoder)
+        corpus = EncodedCorpus(
+            sentences, ner.subwords, ner.settings.encoder, passages=one.numbered_passages(0)
+        )
         corpus.keep_windows(np.flatnonzero(corpus.windows.sentence == one.first)[:1])
         rule = ner.score_rule(settings.inference)
         (trajectory,) = trajectories(ner.engine, corpus, settings, rule)

@@ -18,6 +18,7 @@ from diffusionner.storage import registry
 from diffusionner.storage.config import is_model, read_config
 from diffusionner.training.data import RunData, load_data, read_corpus
 from diffusionner.training.plan import (
+    PASSAGE_WORDS,
     evaluation_interval,
     has_documents,
     has_overlaps,
@@ -107,8 +108,10 @@ def prepare(
     data = load_data(settings.data, train, dev)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     plan, reason = training_plan(len(data.train), device)
+    if documents := has_documents(data.train):
+        base = replace(base, encoder=replace(base.encoder, passage_words=PASSAGE_WORDS))
     typed = settings.denoises and settings.decoder.initializer == "types"
-    if typed and data.dev and has_documents(data.train):
+    if typed and data.dev and documents:
         base = replace(base, decoder=replace(base.decoder, beliefs=True))
     training = replace(base.training, **plan)
     nested = has_overlaps([*data.train, *data.dev])

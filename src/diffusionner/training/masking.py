@@ -29,9 +29,9 @@ class SubwordMasking:
         return cls(rate, mask, np.array([tokenizer.pad, *tokenizer.hf.all_special_ids]))
 
     def apply(self, subwords: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Return the subwords [B, L] with some replaced by the mask token.
+        """Return the subwords [R, L] with some replaced by the mask token.
 
-        keys: [B], unique to sentence and epoch. The choice does not depend on padding.
+        keys: [R], unique to row and epoch. The choice does not depend on padding.
         """
         chosen = uniform_noise(mix_keys(keys, _SALT), subwords.shape[1]) < self.rate
         return np.where(chosen & ~np.isin(subwords, self.special), self.mask, subwords)

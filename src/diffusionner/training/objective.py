@@ -49,9 +49,12 @@ class Objective(nn.Module, ABC, Generic[Predicted]):
     as a CUDA graph.
     """
 
+    scores_spans = False  # for every type, which training.consistency needs
+
     def __init__(self, network: Network, settings: Settings) -> None:
         super().__init__()
         self.network = network
+        self.consistency = settings.training.consistency
         self.freeze_encoder = False
 
     @abstractmethod
@@ -181,6 +184,7 @@ class DenoisingObjective(MatchingObjective[StepOutput]):
         super().__init__(network, settings)
         self.diffusion = settings.diffusion
         self.has_initializer = settings.decoder.initializer != "none"
+        self.scores_spans = settings.decoder.initializer == "types"
         self.alpha_bar: Tensor
         alpha_bar = torch.from_numpy(network.schedule.alpha_bar)
         self.register_buffer("alpha_bar", alpha_bar, persistent=False)
@@ -268,7 +272,7 @@ class DenoisingObjective(MatchingObjective[StepOutput]):
 
     def _initial_loss(self, initial: SpanScores, batch: Batch[Tensor]) -> Tensor:
         if initial.types is not None:
-            return classification_loss(F.pad(initial.types, (0, 1)), batch)
+            return classification_loss(F.pad(initial.types, (0, 1)), batch, self.consistency)
         complete = batch.annotated_types.all(-1)
         return span_loss(initial.spans, batch.gold, batch.gold_types >= 0, complete).sum()
 
@@ -278,8 +282,12 @@ def _timesteps(keys: np.ndarray, highest: int | np.ndarray) -> np.ndarray:
     return (uniform_noise(keys, 1)[..., 0] * highest).astype(np.int64) + 1
 
 
-def classification_loss(scores: Tensor, batch: Batch[Tensor]) -> Tensor:
-    """Return the summed cross-entropy of all spans. scores: [B, M, M, C + 1], no-entity last."""
+def classification_loss(scores: Tensor, batch: Batch[Tensor], consistency: float = 0.0) -> Tensor:
+    """Return the summed cross-entropy of all spans. scores: [B, M, M, C + 1], no-entity last.
+
+    consistency: weight of the divergence between the two halves of a doubled batch, which differ in
+    dropout (R-Drop, Liang et al., 2021).
+    """
     words, none = scores.shape[1], scores.shape[-1] - 1
     log_types = scores.log_softmax(-1).flatten(1, 2)  # [B, M * M, C + 1]
     targets = span_types(batch, words, none)  # [B, M * M]
@@ -288,7 +296,13 @@ def classification_loss(scores: Tensor, batch: Batch[Tensor]) -> Tensor:
         targets == none, log_no_entity(log_types, batch.annotated_types), of_gold
     )
     inside = torch.arange(words, device=scores.device) < batch.lengths[:, None]
-    return -(likelihood * valid_spans(inside).flatten(1)).sum()
+    valid = valid_spans(inside).flatten(1)
+    loss = -(likelihood * valid).sum()
+    if consistency:
+        first, second = log_types.chunk(2)
+        divergence = ((first.exp() - second.exp()) * (first - second)).sum(-1)
+        loss = loss + consistency * (divergence * valid.chunk(2)[0]).sum()
+    return loss
 
 
 def log_no_entity(log_types: Tensor, annotated_types: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from diffusionner.corpus import Sentence
 
+PASSAGE_WORDS = 160  # of a document, read at once
 EVALUATIONS = 8  # approximate number of evaluations on dev
 HELD_OUT = 0.1  # fraction of the training data used as dev if there is none
 MAX_HELD_OUT = 1000  # sentences

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from diffusionner.batching import Batch, EncodedCorpus
 from diffusionner.data.fingerprint import fingerprint
 from diffusionner.diffusion import BeliefWeights, mix_keys
-from diffusionner.errors import CheckpointError, TrainingDiverged, WriteError
+from diffusionner.errors import CheckpointError, SettingsError, TrainingDiverged, WriteError
 from diffusionner.evaluation import Report, score_sentences
 from diffusionner.files import write_bytes
 from diffusionner.inference import self_test
@@ -110,6 +110,11 @@ class Trainer:
         self.network, self.tokenizer = build_network(settings, self.data.labels)
         self.network.to(self.device)
         self.objective = objective_class(settings.method)(self.network, settings).to(self.device)
+        if training.consistency and not self.objective.scores_spans:
+            raise SettingsError(
+                f"training.consistency={training.consistency:g} needs scores of all spans, which "
+                "only decoder.initializer=types has; set one of them"
+            )
         self.corpus = self._encode("train", self.data.labels)
         self.tokenizer.word_limits = WordLimits.of(self.data.train)
         self.dev = self._encode("dev")
@@ -125,6 +130,7 @@ class Trainer:
             training.cuda_graphs
             and single_gpu
             and training.accumulation == 1
+            and not settings.encoder.passage_words  # whose batches are of any size
             and self.network.encoder.one_mask  # others may wait for the GPU, unlike a recording
         )
         self.graphed: GraphedStep | None = None
@@ -163,6 +169,7 @@ class Trainer:
 
     def _train_epoch(self, model: nn.Module, epoch: int, started: float) -> None:
         training = self.settings.training
+        self.corpus.draw_passages(training.seed, epoch)
         batches = self.corpus.shuffled_batches(training.batch_size, training.seed, epoch)
         meter = Meter()
         last_saved = time.monotonic()
@@ -208,7 +215,9 @@ class Trainer:
         from diffusionner.training.graphs import GraphedStep, GraphedUpdate  # CUDA only
 
         size = self.settings.training.batch_size
-        self.graphed = GraphedStep(self.objective, size)
+        self.graphed = GraphedStep(
+            self.objective, 2 * size if self.settings.training.consistency else size
+        )
         self.weights.zero_in_place = True
         self.update_weights = GraphedUpdate(self.weights)
         (micro,) = self._prepare(self.corpus.widest(size), 0)
@@ -222,6 +231,8 @@ class Trainer:
         processes, rank = self.accelerator.num_processes, self.accelerator.process_index
         counts = self.corpus.gold_offset[chosen + 1] - self.corpus.gold_offset[chosen]
         denominator = self.objective.denominator(counts)
+        if training.consistency:
+            denominator = self.objective.denominator(np.tile(counts, 2))
         prepared = []
         for part in np.array_split(chosen, training.accumulation):
             mine = np.array_split(part, processes)[rank]
@@ -231,7 +242,10 @@ class Trainer:
             batch = self.corpus.batch(mine, self.graphed.multiples if self.graphed else (1,) * 5)
             keys = mix_keys(mine, training.seed, epoch)
             if self.masking is not None:
-                batch.subwords = self.masking.apply(batch.subwords, keys)
+                in_row = np.unique(batch.row, return_index=True)[1]  # a sentence of each row
+                batch.subwords = self.masking.apply(batch.subwords, keys[in_row])
+            if training.consistency:  # the halves differ in dropout and noise
+                batch, keys = batch.doubled(), np.concatenate([keys, mix_keys(keys, 0, 0)])
             inputs = self.objective.inputs(batch, keys)
             prepared.append(MicroBatch(batch, inputs, weight, denominator))
         return prepared

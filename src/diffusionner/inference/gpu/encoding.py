@@ -66,12 +66,12 @@ class PackedTransformer:
     def __call__(self, batch: Batch[np.ndarray]) -> Tensor:
         """Return word states [B, M, size]."""
         states, boundaries = self.subwords(batch)
-        values = [batch.first, batch.word_of, boundaries[:-1]]
-        first, word_of, starts = to_device(values, self.device)
-        return pool_subwords(states, first, word_of, self.pooling, starts)
+        values = [batch.first, batch.word_of, batch.row, boundaries[:-1]]
+        first, word_of, row, starts = to_device(values, self.device)
+        return pool_subwords(states, first, word_of, row, self.pooling, starts)
 
     def subwords(self, batch: Batch[np.ndarray]) -> tuple[Tensor, np.ndarray]:
-        """Return subword states [T, size] and sentence starts [B + 1], until the next batch."""
+        """Return subword states [T, size] and starts of rows [R + 1], until the next batch."""
         real = batch.attention.astype(bool)
         sizes = real.sum(1)
         boundaries = np.concatenate([[0], np.cumsum(sizes)])
