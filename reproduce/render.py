@@ -20,7 +20,7 @@ LAYOUTS: dict[str, Layout] = {
     "efficiency": efficiency.efficiency,
     "ablations": layouts.ablations,
     "tuning": layouts.tuning,
-    "beliefs": layouts.beliefs,
+    "benefit": layouts.benefit,
     "steps": curves.steps,
     "spans": curves.spans,
     "convergence": curves.convergence,

@@ -15,7 +15,7 @@ from reproduce.corpora import CORPORA, METHODS
 from reproduce.plan import check_encoders, plan
 from reproduce.records import Records
 from reproduce.sources import Sources
-from reproduce.tables import DEV, NOISY, TEST, find
+from reproduce.tables import BELIEFS, DEV, NOISY, RECIPE, TEST, find
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 
@@ -43,18 +43,24 @@ def test_only_results_tables_score_test(tmp_path):
         assert "data.test=null" in job.overrides
 
 
-def test_runs_with_beliefs_are_separate(tmp_path):
-    found = by_name(jobs("beliefs", sources(tmp_path)))
-    plain = by_name(jobs("all", sources(tmp_path)))
-    for corpus in ("genia", "conll03"):  # those at hand
-        ours = found[f"{corpus}/diffusion/beliefs=True/0"]
-        assert ours.changes == {"decoder.beliefs": True}
-        assert "decoder.beliefs=true" in ours.overrides
-        assert {DEV.name, TEST.name, NOISY.name} < set(ours.points) and len(ours.points) == 7
-        assert ours.key != plain[f"{corpus}/diffusion/default/0"].key
-        rival = f"{corpus}/biaffine/default/0"
-        assert found[rival].key == plain[rival].key
-    assert len(found) == 4
+@pytest.mark.parametrize(
+    ("method", "variant", "measured"),
+    [("diffusion", RECIPE, 7), ("diffusion", BELIEFS, 2), ("biaffine", RECIPE, 2)],
+)
+def test_runs_of_the_denoising_table_are_separate(tmp_path, method, variant, measured):
+    where = sources(tmp_path)
+    found = [job for job in jobs("benefit", where) if job.method == method]
+    plain = by_name(jobs("nested", where))[f"genia/{method}/default/0"]
+    (job,) = (
+        job
+        for job in found
+        if job.corpus == "genia"
+        and job.settings["decoder"].get("beliefs", False) == (variant == BELIEFS)
+    )
+    assert job.settings["encoder"]["passage_words"] == 160
+    assert job.settings["training"]["consistency"] == 1 and job.key != plain.key
+    assert {DEV.name, TEST.name} <= set(job.points) and len(job.points) == measured
+    assert (NOISY.name in job.points) == (measured > 2)
 
 
 def test_every_ablation_is_a_separate_run(tmp_path):

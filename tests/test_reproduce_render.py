@@ -24,12 +24,14 @@ from reproduce.tables import (
     DEV,
     NOISY,
     OTHER_STEP_POINTS,
+    RECIPE,
     SHORT_EPOCHS,
     SPEED,
     TABLES,
     TEST,
     UNRECORDED_POINTS,
     UNRECORDED_SPEED,
+    Point,
     Variant,
     find,
     point,
@@ -131,25 +133,29 @@ def test_paired_differences_sum_the_seeds(output):
     assert low <= 100 * expected <= high and 0 < float(found[(*row, "p")]["text"]) <= 1
 
 
-def test_beliefs_are_compared_with_the_initializer_and_the_rival(output):
-    found, changes = cells(output / "beliefs.csv"), {"decoder.beliefs": True}
+def test_denoising_is_compared_with_the_initializer_and_the_rival(output):
+    found = cells(output / "benefit.csv")
     for section, row, one in (
-        ("F1 on test", "with beliefs, γ = 1", TEST),
-        ("F1 on test", "with beliefs, γ = 5", point("score", "test", steps=5)),
+        ("F1 on test", "DiffusionNER, γ = 1", TEST),
+        ("F1 on test", "DiffusionNER, γ = 5", point("score", "test", steps=5)),
         ("F1 on test", "initializer alone", ALONE_TEST),
-        ("F1 on dev", "with beliefs, γ = 5 from noise", NOISY),
+        ("F1 on dev", "DiffusionNER, γ = 5 from noise", NOISY),
     ):
-        expected = scores(output, "genia", "diffusion", one, **changes)
+        expected = run_scores(output, "diffusion", RECIPE, one)
         assert len(expected) == 2
         assert float(found[section, row, "GENIA"]["mean"]) == pytest.approx(fmean(expected), 1e-5)
     rival = METHODS["biaffine"].title
-    expected = fmean(scores(output, "genia", "biaffine"))
-    assert float(found["F1 on test", rival, "GENIA"]["mean"]) == pytest.approx(expected, 1e-5)
-    # Its differences are those of its own runs, not of the runs without beliefs.
+    for row, run in (
+        ("beliefs over the document", ("diffusion", BELIEFS)),
+        (rival, ("biaffine", RECIPE)),
+    ):
+        expected = fmean(run_scores(output, *run, TEST))
+        assert float(found["F1 on test", row, "GENIA"]["mean"]) == pytest.approx(expected, 1e-5)
+    # Its differences are those of its own runs, not of the runs with the presets.
     records, pairs = Records.load(output), "Paired differences on test"
     runs = [
         records.select("genia", *one)
-        for one in (("diffusion", BELIEFS), ("biaffine", Variant()), ("diffusion", Variant()))
+        for one in (("diffusion", RECIPE), ("biaffine", RECIPE), ("diffusion", Variant()))
     ]
     ours, theirs, plain = (sum(run.counts(TEST) for run in two).sum(axis=0) for two in runs)
     difference = 200 * (ours[0] - theirs[0]) / (ours[1] + ours[2])
@@ -159,14 +165,19 @@ def test_beliefs_are_compared_with_the_initializer_and_the_rival(output):
     assert cells(output / "nested.csv")[pairs, row, "difference"]["text"] != f"{difference:+.2f}"
 
 
-def test_runs_with_beliefs_that_are_not_recorded(output):
-    for record in Records.load(output).select("genia", "diffusion", BELIEFS):
+def run_scores(output: Path, method: str, variant: Variant, one: Point) -> list[float]:
+    runs = Records.load(output).select("genia", method, variant)
+    return [100 * run.score(one) for run in runs]
+
+
+def test_runs_of_denoising_that_are_not_recorded(output):
+    for record in Records.load(output).select("genia", "diffusion", RECIPE):
         path_of(output, record.id).unlink()
-    text = render.render(TABLES["beliefs"], Records.load(output), output).texts["beliefs.md"]
+    text = render.render(TABLES["benefit"], Records.load(output), output).texts["benefit.md"]
     assert "not yet recorded" in text
     assert "| GENIA: DiffusionNER − initializer alone | – | – | – | – |" in text
-    rival = METHODS["biaffine"].title
-    assert f"| {rival} | {fmean(scores(output, 'genia', 'biaffine')):.2f}" in text
+    expected = fmean(run_scores(output, "biaffine", RECIPE, TEST))
+    assert f"| {METHODS['biaffine'].title} | **{expected:.2f}" in text
 
 
 def test_records_without_the_initializer_alone(output):
@@ -310,7 +321,7 @@ def test_files_disagree_when_a_record_is_changed(output):
 def test_files_of_every_table(output):
     for name in TABLES:
         assert (output / f"{name}.md").exists() and (output / f"{name}.csv").exists()
-    for name in set(TABLES) - {"figures", "efficiency", "tuning", "beliefs"} | {
+    for name in set(TABLES) - {"figures", "efficiency", "tuning", "benefit"} | {
         "denoising",
         "f1-against-speed",
     }:

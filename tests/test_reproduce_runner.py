@@ -313,19 +313,21 @@ def test_the_command_trains_measures_and_writes(cli, tmp_path, encoder_folder):
     options += ["--work", tmp_path / "work", "--output", tmp_path / "out", "--seeds", 1]
     options += [part for change in changes for part in ("--set", change)]
     options += ["--only", "genia/diffusion", "--only", "litbank/diffusion"]
-    first = cli("nested", "beliefs", *options, main=main)
+    first = cli("nested", "benefit", *options, main=main)
     assert first.status == 0, first.out + first.err
-    assert "LitBank: no " in first.out and "2 of 2 runs are complete" in first.out
+    assert "LitBank: no " in first.out and "3 of 3 runs are complete" in first.out
     made = map(read, (tmp_path / "out" / "records").iterdir())
-    record, beliefs = sorted(made, key=lambda one: len(one.values["changes"]))
+    record, passages, beliefs = sorted(made, key=lambda one: len(one.values["changes"]))
     assert record.score(TEST) is not None and record.parameters
-    assert beliefs.values["changes"] == {"decoder.beliefs": True}
-    assert beliefs.parameters > record.parameters and len(beliefs.values["points"]) == 7
+    assert passages.values["changes"].items() < beliefs.values["changes"].items()
+    assert passages.values["changes"]["encoder.passage_words"] == 160
+    assert beliefs.parameters > record.parameters == passages.parameters
+    assert len(passages.values["points"]) == 7 and len(beliefs.values["points"]) == 2
     assert record.values["points"][TEST.name]["per_type"]
     assert (tmp_path / "out" / "nested.png").exists()
     said = list((tmp_path / "work").glob("genia-*/output.txt"))
     before = [one.stat().st_mtime_ns for one in said]
-    assert cli("nested", "beliefs", *options, main=main).status == 0
+    assert cli("nested", "benefit", *options, main=main).status == 0
     assert [one.stat().st_mtime_ns for one in said] == before  # nothing was started
     output = ("--output", tmp_path / "out")
     assert cli("render", "--check", *output, main=main).status == 0
