@@ -14,7 +14,7 @@ import pytest
 import torch
 import yaml
 from commands import Result, assert_short
-from corpora import EXCERPT
+from corpus_files import EXCERPT
 from plain import plain_settings
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast

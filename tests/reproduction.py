@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from corpora import EXCERPT
+from corpus_files import EXCERPT
 
 from reproduce import records
 from reproduce.plan import Job, plan

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +21,7 @@ from diffusionner.diffusion.beliefs import (
     timestep_inputs,
 )
 from diffusionner.errors import DataError, SettingsError
+from diffusionner.evaluation.significance import Difference
 from diffusionner.inference import documents
 from diffusionner.inference.documents import (
     BLOCK_WORDS,
@@ -32,6 +32,7 @@ from diffusionner.inference.documents import (
 )
 from diffusionner.model.beliefs import BeliefNetwork
 from diffusionner.service.worker import Predictor
+from diffusionner.settings import Settings
 from diffusionner.storage.beliefs import fitted_beliefs
 from diffusionner.training import trainer as trainer_module
 from diffusionner.training.selection import DevResult
@@ -290,47 +291,79 @@ def test_needs_an_initializer_of_types(encoder_folder: Path):
         lively_model(encoder_folder, "decoder.initializer=spans", "decoder.beliefs=true")
 
 
-@pytest.mark.parametrize("improves", [True, False])
-def test_training_ends_with_the_fitted_network(
-    encoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, improves: bool
-):
-    """It is kept only if it does better on dev."""
-    sentences = [
-        Sentence(["Ada", "met", "Charles", "Babbage"], [Span(0, 1, "PER"), Span(2, 4, "PER")], "a"),
-        Sentence(["London", "is", "large"], [Span(0, 1, "GPE")], "a"),
-        Sentence(["Nothing", "happened"], [], "b"),
-    ] * 4
-    settings = by_heart(sentences, encoder_folder, tmp_path).override(
-        ["decoder.initializer=types", "decoder.beliefs=true", "training.epochs=2",
-         "inference.start=candidates", "diffusion.spans=8"]
+DOCUMENTS = [
+    Sentence(["Ada", "met", "Charles", "Babbage"], [Span(0, 1, "PER"), Span(2, 4, "PER")], "a"),
+    Sentence(["London", "is", "large"], [Span(0, 1, "GPE")], "a"),
+    Sentence(["Nothing", "happened"], [], "b"),
+] * 4
+
+
+def run_settings(encoder: Path, folder: Path, *changes: str) -> Settings:
+    return by_heart(DOCUMENTS, encoder, folder).override(
+        ["decoder.initializer=types", "training.epochs=2", "inference.start=candidates",
+         "diffusion.spans=8", *changes]
     )  # fmt: skip
-    trainer = Trainer(settings)
+
+
+@pytest.mark.parametrize(
+    ("f1", "p", "steps"), [(0.01, 0.01, 1), (0.01, 0.2, 0), (-0.01, 0.01, 0), (0.0, 1.0, 0)]
+)
+@pytest.mark.parametrize("choice", ["decoder.beliefs=true", "training.tune_steps=true"])
+def test_denoising_has_to_be_significantly_better_on_dev(
+    encoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys,
+    choice: str, f1: float, p: float, steps: int,
+):  # fmt: skip
+    trainer = Trainer(run_settings(encoder_folder, tmp_path, choice))
+    compared: list[tuple[int, int]] = []
+
+    def compare(denoised: DevResult, alone: DevResult, *_: object) -> Difference:
+        compared.append((denoised.inference.steps, alone.inference.steps))
+        return Difference(f1, (f1, f1), p)
+
+    monkeypatch.setattr(trainer_module, "compare_on_dev", compare)
+    trainer.run()
+    assert compared == [(1, 0)]
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"p = {p:.3f}; inference.steps={steps}" in said
+    loaded = DiffusionNER.from_pretrained(tmp_path / "run", device="cpu")
+    assert loaded.settings.inference.steps == steps
+    assert loaded.predict_tokens([["Ada", "met", "Ada"]])
+    if choice == "decoder.beliefs=true":
+        np.testing.assert_array_equal(loaded.engine.beliefs.weights.output, fitted_beliefs().output)
+
+
+def test_beliefs_are_added_last(encoder_folder: Path, tmp_path: Path):
+    trainer = Trainer(run_settings(encoder_folder, tmp_path, "decoder.beliefs=true"))
     # With several processes, all weights that are trained must take part in the loss.
     assert not any(p.requires_grad for p in trainer.network.beliefs.parameters())
-    evaluate = trainer_module.evaluate_on_dev
+    assert not trainer.network.beliefs.output.weight.any()
 
-    def scored(*arguments: object) -> DevResult:
-        fitted = bool(trainer.network.beliefs.output.weight.any())
-        return replace(evaluate(*arguments), f1=0.5 + 0.1 * fitted * (1 if improves else -1))
 
-    monkeypatch.setattr(trainer_module, "evaluate_on_dev", scored)
-    trainer.run()
-    message = f"denoising over documents: dev F1 {60 if improves else 40}.00, initializer alone "
-    assert message + f"50.00; {'used' if improves else 'not used'}" in capsys.readouterr().err
+def test_beliefs_without_dev(encoder_folder: Path, tmp_path: Path, capsys):
+    changes = "decoder.beliefs=true", "data.dev=null", "training.tune_steps=true"
+    Trainer(run_settings(encoder_folder, tmp_path, *changes)).run()
+    assert "denoising: used unchecked, without dev sentences" in capsys.readouterr().err
     loaded = DiffusionNER.from_pretrained(tmp_path / "run", device="cpu")
-    expected = fitted_beliefs().output if improves else np.zeros((1, 64))
-    np.testing.assert_array_equal(loaded.engine.beliefs.weights.output, expected)
-    assert loaded.predict_tokens([["Ada", "met", "Ada"]])
+    assert loaded.settings.inference.steps == 1
+    assert loaded.engine.beliefs.weights.output.any()
 
 
-def test_training_without_dev(encoder_folder: Path, tmp_path: Path, capsys):
-    sentences = [Sentence(["Ada", "met", "Charles"], [Span(0, 1, "PER")], "a")] * 4
-    settings = by_heart(sentences, encoder_folder, tmp_path).override(
-        ["decoder.initializer=types", "decoder.beliefs=true", "training.epochs=1",
-         "inference.start=candidates", "diffusion.spans=8", "data.dev=null"]
-    )  # fmt: skip
-    Trainer(settings).run()
-    assert "over documents: used unchecked, without dev sentences" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ("data.dev=null",),
+        ("inference.steps=0",),
+        ("inference.start=noise",),
+        ("decoder.initializer=spans",),
+    ],
+)
+def test_steps_are_kept_where_there_is_nothing_to_choose(
+    encoder_folder: Path, tmp_path: Path, changes: tuple[str, ...]
+):
+    settings = run_settings(encoder_folder, tmp_path, "training.tune_steps=true", *changes)
+    trainer = Trainer(settings)
+    assert not trainer.chooses_steps
+    assert trainer.settings.inference == settings.inference
 
 
 def test_the_likeliest_other_type():

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from corpora import EXCERPT
+from corpus_files import EXCERPT
 
 from benchmarks import shapes
 from benchmarks.cli import main

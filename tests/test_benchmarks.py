@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from corpora import EXCERPT
+from corpus_files import EXCERPT
 
 from benchmarks import agreement, run, sample, scaling, shapes, training
 from benchmarks.cli import main

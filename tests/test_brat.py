@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from corpora import put, refuses
+from corpus_files import put, refuses
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 

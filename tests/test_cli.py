@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from commands import Result, assert_short
-from corpora import EXCERPT
+from corpus_files import EXCERPT
 from plain import plain
 from services import until
 

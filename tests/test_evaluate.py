@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from corpora import EXCERPT
+from corpus_files import EXCERPT
 
 from diffusionner import DiffusionNER, formats
 from diffusionner.corpus import Sentence

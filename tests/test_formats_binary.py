@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from corpora import refuses
+from corpus_files import refuses
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

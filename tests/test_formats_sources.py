@@ -9,7 +9,7 @@ import tarfile
 from xml.sax.saxutils import escape
 
 import pytest
-from corpora import put, refuses
+from corpus_files import put, refuses
 
 from diffusionner import formats
 from diffusionner.corpus import Sentence, Span

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from corpora import put, refuses
+from corpus_files import put, refuses
 
 from diffusionner import formats
 from diffusionner.corpus import Irregular, Sentence, Span

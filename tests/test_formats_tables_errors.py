@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from corpora import put, refuses
+from corpus_files import put, refuses
 from test_formats_tables import ENTITIES, NUMBERS, TAGS, WORDS, dataset, parquet
 
 from diffusionner.errors import DataError

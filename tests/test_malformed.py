@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from corpora import put
+from corpus_files import put
 from test_round_trips import skip_without_package
 
 from diffusionner import formats

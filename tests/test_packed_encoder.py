@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from corpora import EXCERPT
+from corpus_files import EXCERPT
 from test_recorded_decoding import Again, gpu_model_on_cpu
 from torch import Tensor
 from torch.nn import functional as F

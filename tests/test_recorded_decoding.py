@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from corpora import EXCERPT
+from corpus_files import EXCERPT
 
 from benchmarks import agreement
 from benchmarks.subjects import Subject

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from corpora import EXCERPT
+from corpus_files import EXCERPT
 from test_recorded_decoding import on_gpu, recordings, with_recordings
 
 from diffusionner import DiffusionNER, formats

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from corpora import EXCERPT
+from corpus_files import EXCERPT
 from reproduction import CONFIGS
 
 from benchmarks import shapes

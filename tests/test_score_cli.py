@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from corpora import EXCERPT
+from corpus_files import EXCERPT
 from typer.testing import CliRunner, Result
 
 from diffusionner import DiffusionNER, formats

@@ -18,7 +18,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from corpora import EXCERPT
+from corpus_files import EXCERPT
 from services import until
 
 from diffusionner import formats

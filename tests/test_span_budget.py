@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from corpora import EXCERPT
+from corpus_files import EXCERPT
 
 from diffusionner import DiffusionNER, formats
 from diffusionner.diffusion import Candidates

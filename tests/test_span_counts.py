@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from corpora import put
+from corpus_files import put
 from plain import plain_encoder, plain_inference
 
 from diffusionner import DiffusionNER

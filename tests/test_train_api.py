@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from corpora import EXCERPT
+from corpus_files import EXCERPT
 from safetensors.torch import load_file
 
 import diffusionner

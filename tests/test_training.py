@@ -12,18 +12,22 @@ import torch
 from safetensors.torch import load_file
 
 from diffusionner import DiffusionNER, formats
+from diffusionner.batching import EncodedCorpus
 from diffusionner.corpus import Sentence
 from diffusionner.data.fingerprint import fingerprint
 from diffusionner.errors import CheckpointError, SettingsError
 from diffusionner.evaluation.scorer import score, score_sentences
+from diffusionner.inference.decoding import DecodedEntity, ScoreRule, to_spans
+from diffusionner.inference.stream import PredictionTask
+from diffusionner.inference.stream import predict as predict_all
 from diffusionner.methods import METHODS
 from diffusionner.model.tensors import batch_to_device
-from diffusionner.settings import Settings
+from diffusionner.settings import InferenceSettings, Settings
 from diffusionner.storage.encoders import load_encoder
 from diffusionner.training import trainer
 from diffusionner.training.data import load_data
 from diffusionner.training.optimisation import EMA_RAMP
-from diffusionner.training.selection import DevResult
+from diffusionner.training.selection import DevResult, compare_on_dev, evaluate_on_dev
 from diffusionner.training.trainer import Outcome, Trainer
 from models import by_heart
 
@@ -127,7 +131,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, torch.Tensor]]:
         network = predict.args[1]
         snapshots.append({k: v.clone() for k, v in network.state_dict().items()})
         phi, f1 = next(script)
-        return DevResult(f1, replace(inference, phi=phi), None, phi)
+        return DevResult(f1, replace(inference, phi=phi), [], None, phi)
 
     monkeypatch.setattr(trainer, "evaluate_on_dev", evaluate)
     return snapshots
@@ -397,3 +401,27 @@ def test_cuda_graphs_give_the_same_gradients(tiny_settings, changes):
 
     for plain, recorded in zip(gradients(False), gradients(True), strict=True):
         assert (plain - recorded).norm() < 1e-5 * plain.norm()
+
+
+def test_results_on_dev_are_compared_sentence_by_sentence(learned):
+    """The entities of a result are those its F1 was computed from, with and without tuning."""
+    settings, _ = learned
+    sentences = formats.read(settings.data.dev)
+    ner = DiffusionNER.from_pretrained(settings.training.output)
+    corpus = EncodedCorpus(sentences, ner.subwords, ner.settings.encoder)
+
+    def predict(inference: InferenceSettings, rule: ScoreRule) -> list[list[DecodedEntity]]:
+        task = PredictionTask(corpus, range(len(sentences)))
+        return predict_all(ner.engine, task, inference, rule)
+
+    tuned = evaluate_on_dev(predict, sentences, ner.labels, ner.settings.inference, tune=True)
+    high = replace(ner.settings.inference, phi=2.999, threshold=None)
+    strict = evaluate_on_dev(predict, sentences, ner.labels, high, tune=False)
+    assert tuned.f1 > strict.f1
+    for result in (tuned, strict):
+        spans = [to_spans(found, ner.labels) for found in result.entities]
+        assert score([s.entities for s in sentences], spans).micro.f1 == pytest.approx(result.f1)
+    change = compare_on_dev(tuned, strict, sentences, ner.labels)
+    assert change.f1 == pytest.approx(tuned.f1 - strict.f1)
+    assert change.interval[0] <= change.f1 <= change.interval[1]
+    assert compare_on_dev(tuned, tuned, sentences, ner.labels).p == 1.0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from corpora import EXCERPT
+from corpus_files import EXCERPT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain import plain_encoder

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from corpora import put
+from corpus_files import put
 from exports import GRAPHS, own_dev, with_graphs_of
 from typer.testing import CliRunner
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from corpora import put
+from corpus_files import put
 from exports import GRAPHS
 
 from diffusionner import DiffusionNER, Entity, formats

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from corpora import put
+from corpus_files import put
 
 from diffusionner import DiffusionNER, formats
 from diffusionner import export as exporting

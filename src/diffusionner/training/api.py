@@ -113,7 +113,7 @@ def prepare(
     typed = settings.denoises and settings.decoder.initializer == "types"
     if typed and data.dev and documents:
         base = replace(base, decoder=replace(base.decoder, beliefs=True))
-    training = replace(base.training, **plan)
+    training = replace(base.training, tune_steps=True, **plan)
     nested = has_overlaps([*data.train, *data.dev])
     inference = replace(base.inference, overlap="nested" if nested else "flat")
     settings = replace(base, training=training, inference=inference).override(assignments)

@@ -9,12 +9,14 @@ import numpy as np
 
 from diffusionner.corpus import Sentence
 from diffusionner.evaluation import score_sentences
+from diffusionner.evaluation.significance import Difference, difference
 from diffusionner.inference.calibration import fit_calibration, outcomes
 from diffusionner.inference.decoding import DecodedEntity, ScoreRule, resolve_overlaps, to_spans
 from diffusionner.settings import InferenceSettings
 from diffusionner.storage.calibration import Calibration
 
 GRID = np.round(np.arange(1.0, 3.0, 0.05), 2)
+RESAMPLES = 2_000
 
 Predictions = Sequence[Sequence[DecodedEntity]]
 Predict = Callable[[InferenceSettings, ScoreRule], list[list[DecodedEntity]]]
@@ -26,6 +28,7 @@ class DevResult:
 
     f1: float
     inference: InferenceSettings
+    entities: Predictions
     calibration: Calibration | None = None
     phi: float | None = None  # the best one on dev, even if a calibration replaces it
 
@@ -44,11 +47,12 @@ def evaluate_on_dev(
     resolved = [resolve_overlaps(one, inference.overlap) for one in found]
     if not tune:
         report = score_sentences(sentences, [to_spans(one, labels) for one in resolved])
-        return DevResult(report.micro.f1, inference)
+        return DevResult(report.micro.f1, inference, resolved)
     phi, f1 = best_phi(sentences, resolved, labels)
     calibration = fit_calibration(sentences, resolved, labels)
     if calibration is None:
-        return DevResult(f1, replace(inference, phi=phi), None, phi)
+        passing = [[e for e in one if e.summed_probability >= phi] for one in resolved]
+        return DevResult(f1, replace(inference, phi=phi), passing, None, phi)
     inference = replace(inference, phi=None)
     minimum = ScoreRule(inference, labels, calibration).min_sums.tolist()
     # An entity below the threshold of its type must not exclude another.
@@ -56,7 +60,20 @@ def evaluate_on_dev(
     resolved = [resolve_overlaps(one, inference.overlap) for one in passed]
     _, correct, _ = outcomes(sentences, resolved, labels)
     f1 = float(_f1(sentences, np.ones_like(correct), correct))
-    return DevResult(f1, inference, calibration, phi)
+    return DevResult(f1, inference, resolved, calibration, phi)
+
+
+def compare_on_dev(
+    first: DevResult, second: DevResult, sentences: Sequence[Sentence], labels: Sequence[str]
+) -> Difference:
+    """Compare the F1 of two results, first minus second, with a paired test over the sentences."""
+    counts = [
+        score_sentences(
+            sentences, [to_spans(entities, labels) for entities in result.entities]
+        ).measure_counts["micro"]
+        for result in (first, second)
+    ]
+    return difference(counts[0], counts[1], RESAMPLES, seed=0)
 
 
 def best_phi(

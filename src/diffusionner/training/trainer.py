@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from diffusionner.batching import Batch, EncodedCorpus
 from diffusionner.data.fingerprint import fingerprint
-from diffusionner.diffusion import BeliefWeights, mix_keys
+from diffusionner.diffusion import mix_keys
 from diffusionner.errors import CheckpointError, SettingsError, TrainingDiverged, WriteError
 from diffusionner.evaluation import Report, score_sentences
 from diffusionner.files import write_bytes
@@ -28,7 +28,7 @@ from diffusionner.methods import network_class, objective_class
 from diffusionner.model.base import Network
 from diffusionner.model.network import DenoisingNetwork
 from diffusionner.model.tensors import batch_to_device
-from diffusionner.settings import Settings
+from diffusionner.settings import InferenceSettings, Settings
 from diffusionner.storage import checkpoint
 from diffusionner.storage.beliefs import fitted_beliefs
 from diffusionner.storage.calibration import load_calibration
@@ -39,7 +39,7 @@ from diffusionner.training.objective import NotFinite
 from diffusionner.training.optimisation import Phases, WeightUpdate
 from diffusionner.training.processes import make_accelerator, no_sync, predict_shared
 from diffusionner.training.reporter import Reporter
-from diffusionner.training.selection import evaluate_on_dev
+from diffusionner.training.selection import DevResult, compare_on_dev, evaluate_on_dev
 from diffusionner.training.start import build_network
 from diffusionner.training.state import Progress, load_state, save_state
 from diffusionner.word_limits import WordLimits
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from diffusionner.training.graphs import GraphedStep
 
 LOG_EVERY = 20  # updates
+SIGNIFICANT = 0.05  # p below which denoising is better than the initializer alone
 
 
 @dataclass
@@ -98,7 +99,16 @@ class Trainer:
         self.beliefs = fitted_beliefs() if settings.decoder.beliefs else None
         self.data = data or load_data(settings.data)
         method = network_class(settings.method)
-        self.settings = settings = method.resolve_settings(settings, self.data.train)
+        settings = method.resolve_settings(settings, self.data.train)
+        # Denoising is compared with the initializer alone at the end; till then it is not used.
+        self.steps = settings.inference.steps
+        tuned = settings.training.tune_steps and bool(self.data.dev)
+        self.chooses_steps = bool(
+            self.steps and settings.can_skip_denoising and (tuned or settings.decoder.beliefs)
+        )
+        if self.chooses_steps and self.data.dev:
+            settings = replace(settings, inference=replace(settings.inference, steps=0))
+        self.settings = settings
         training = settings.training
         self.epochs = training.frozen_epochs + training.epochs
         self.accelerator = make_accelerator(training.precision)
@@ -158,8 +168,8 @@ class Trainer:
                 self.progress.epoch, self.progress.batch = epoch + 1, 0
                 self._select(epoch + 1)
                 self._save(started)
-            if self.beliefs is not None:
-                self._add_beliefs(self.beliefs)
+            if self.chooses_steps:
+                self._choose_steps()
             return Outcome(
                 self.progress.best_f1,
                 self.progress.best_epoch,
@@ -317,35 +327,54 @@ class Trainer:
 
     def _save_if_better(self, network: Network) -> dict[str, float]:
         """Evaluate a network on dev and save it if it is the best so far; return what to report."""
-        settings, calibration = self.settings, None
         record: dict[str, float] = {"improved": True}
+        result = None
         if self.data.dev:
             clock = time.monotonic()
-            dev, tune = self.data.dev, settings.training.tune_threshold
-            predict = partial(predict_shared, self.accelerator, network, self.dev, len(dev))
-            result = evaluate_on_dev(predict, dev, self.data.labels, settings.inference, tune)
+            result = self._evaluate(network, self.settings.inference)
             record = {"f1": result.f1} | ({} if result.phi is None else {"phi": result.phi})
             record["evaluation_seconds"] = time.monotonic() - clock
             record["improved"] = result.f1 > self.progress.best_f1
+        if record["improved"]:
+            self._save_model(network, result)
+        return record
+
+    def _evaluate(self, network: Network, inference: InferenceSettings) -> DevResult:
+        dev, tune = self.data.dev, self.settings.training.tune_threshold
+        predict = partial(predict_shared, self.accelerator, network, self.dev, len(dev))
+        return evaluate_on_dev(predict, dev, self.data.labels, inference, tune)
+
+    def _save_model(self, network: Network, result: DevResult | None) -> None:
+        """Save a network with the thresholds of its result on dev."""
+        settings, calibration = self.settings, None
+        if result is not None:
             settings = replace(settings, inference=result.inference)
             calibration = result.calibration
             self.progress.best_f1 = max(result.f1, self.progress.best_f1)
-        if record["improved"] and self.accelerator.is_main_process:
+        if self.accelerator.is_main_process:
             model = network, self.tokenizer, settings
             test = self_test.record_torch(*model)
             checkpoint.save(self.output, *model, calibration, self_test=test)
-        return record
 
-    def _add_beliefs(self, fitted: BeliefWeights) -> None:
-        """Let the best model denoise beliefs over documents, if it then does better on dev."""
+    def _choose_steps(self) -> None:
+        """Let the best model denoise if that is significantly better on dev."""
         self._load_best()
-        cast(DenoisingNetwork, self.network).load_beliefs(fitted)
-        before, record = 100 * self.progress.best_f1, self._save_if_better(self.network)
-        result = "used unchecked, without dev sentences"
-        if "f1" in record:
-            result = f"dev F1 {100 * record['f1']:.2f}, initializer alone {before:.2f}; "
-            result += "used" if record["improved"] else "not used"
-        self.reporter.say(f"denoising over documents: {result}")
+        if self.beliefs is not None:
+            cast(DenoisingNetwork, self.network).load_beliefs(self.beliefs)
+        if not self.data.dev:
+            self._save_model(self.network, None)
+            self.reporter.say("denoising: used unchecked, without dev sentences")
+            return
+        inference = self.settings.inference
+        alone = self._evaluate(self.network, inference)
+        denoised = self._evaluate(self.network, replace(inference, steps=self.steps))
+        change = compare_on_dev(denoised, alone, self.data.dev, self.data.labels)
+        better = change.f1 > 0 and change.p < SIGNIFICANT
+        self._save_model(self.network, denoised if better else alone)
+        self.reporter.say(
+            f"denoising: dev F1 {100 * denoised.f1:.2f}, initializer alone {100 * alone.f1:.2f}, "
+            f"p = {change.p:.3f}; inference.steps={self.steps if better else 0}"
+        )
 
     def _load_best(self) -> None:
         self.accelerator.wait_for_everyone()  # until the best model is on disk
