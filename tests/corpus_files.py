@@ -31,3 +31,17 @@ def refuses(path: Path, format: str | None, place: str, message: str) -> None:
     refused: list[DataError] = []
     list(iterate_with_errors(path, format, refused))
     assert str(caught.value) in map(str, refused)
+
+
+PASSAGES = """\
+### domain: clinic | genre: note | id: W2-03-07
+types: animal breed; symptom; city
+absent: drug
+describe: symptom = a sign of illness that is observed in the animal
+⟦Labrador Retriever|animal breed⟧ from Dover, seen for ⟦intermittent limping|symptom⟧.
+It came to the ⟦⟦Dover|city⟧ Retriever|animal breed⟧ show.
+
+### id: W2-03-08
+types: drug
+⟦Aspirin|drug⟧: none
+"""

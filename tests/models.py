@@ -21,6 +21,7 @@ from diffusionner.model.network import DenoisingNetwork
 from diffusionner.refinement import Refinement
 from diffusionner.settings import Settings
 from diffusionner.storage.encoders import load_encoder, load_tokenizer
+from diffusionner.training.start import build_network
 from reproduce.rivals.autoregressive import Generator
 
 LABELS = ["FAC", "GPE", "PER"]
@@ -183,3 +184,19 @@ def candidates_of(table: np.ndarray) -> Candidates[np.ndarray]:
         left, right, type_id, summed, type_probability, summed >= 0, np.ones_like(summed, bool),
         np.zeros((*summed.shape, 2), dtype=np.int64),
     )  # fmt: skip
+
+
+def open_model(encoder_folder: Path, *changes: str) -> DiffusionNER:
+    """A model with random weights that can be asked for any labels, and finds plenty."""
+    always = ["decoder.types=words", "decoder.initializer=types", "inference.start=candidates"]
+    settings = lively_settings(encoder_folder, *always, *changes)
+    torch.manual_seed(0)
+    network, tokenizer = build_network(settings, ["person", "place"])
+    assert isinstance(network, DenoisingNetwork)
+    initializer = network.decoder.initializer
+    assert initializer is not None
+    with torch.no_grad():
+        initializer.project.weight *= 5
+        initializer.types.factors.weight *= 20
+        initializer.types.factors.bias[-1] += 30
+    return DiffusionNER(TorchEngine(network.eval()), tokenizer, settings)

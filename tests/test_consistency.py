@@ -17,8 +17,8 @@ from diffusionner.model.network import DenoisingNetwork
 from diffusionner.model.tensors import batch_to_device
 from diffusionner.settings import Settings
 from diffusionner.storage.encoders import load_encoder, load_tokenizer
-from diffusionner.training.objective import classification_loss
 from diffusionner.training.trainer import Trainer
+from diffusionner.training.type_losses import classification_loss
 
 CPU = torch.device("cpu")
 

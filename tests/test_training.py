@@ -127,8 +127,8 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, torch.Tensor]]:
     script = iter([(0.2, 0.2), (0.4, 0.9), (0.6, 0.5)])  # (φ, F1)
     snapshots: list[dict[str, torch.Tensor]] = []
 
-    def evaluate(predict, sentences, labels, inference, tune) -> DevResult:
-        network = predict.args[1]
+    def evaluate(predict, sentences, labels, inference, tune, one_threshold) -> DevResult:
+        network = predict.args[0]
         snapshots.append({k: v.clone() for k, v in network.state_dict().items()})
         phi, f1 = next(script)
         return DevResult(f1, replace(inference, phi=phi), [], None, phi)

@@ -16,7 +16,8 @@ from diffusionner.diffusion import Candidates
 from diffusionner.model.encoder import SentenceEncoding, Transformer
 from diffusionner.model.initializer import Biaffine, valid_spans
 from diffusionner.settings import Settings
-from diffusionner.training.objective import Objective, classification_loss
+from diffusionner.training.objective import Objective
+from diffusionner.training.type_losses import classification_loss
 from reproduce.rivals.base import EVEN, Rival, single_step
 
 MIN_PROBABILITY = 0.1  # of a candidate

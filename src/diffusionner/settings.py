@@ -109,12 +109,23 @@ class DecoderSettings:
     offset_window: int = setting(
         8, "Words near a noisy boundary scored by distance (0: none).", 0, 1000
     )
+    types: Literal["weights", "vectors", "words"] = setting(
+        "weights",
+        "Each type has its own weights, a learned vector read with the text, or one read from the "
+        "words of its label, which can then be any.",
+    )
+    type_vectors: int = setting(1, "Vectors of each type, with decoder.types=vectors.", 1, 1000)
     initializer: Literal["none", "spans", "types"] = setting(
         "types", "Score every span of a sentence, or every span and type, to get candidates."
     )
     beliefs: bool = setting(
         False, "Denoise types of candidates over the document, instead of their boundaries."
     )
+
+    @property
+    def joins_labels(self) -> bool:
+        """Return whether types are vectors, which the encoder reads with the text."""
+        return self.types != "weights"
 
 
 @dataclass(frozen=True)
@@ -288,6 +299,11 @@ class Settings:
         return self.decoder.beliefs or self.encoder.passage_words > 0
 
     @property
+    def reads_labels(self) -> bool:
+        """Return whether types are read from the words of their labels, which can be any."""
+        return self.decoder.types == "words"
+
+    @property
     def can_skip_denoising(self) -> bool:
         """Return whether the initializer scores types, which steps=0 needs."""
         return self.decoder.initializer == "types" and self.inference.start == "candidates"
@@ -306,6 +322,8 @@ class Settings:
             del values["encoder"]["cased"]
         if not self.decoder.beliefs:
             del values["decoder"]["beliefs"]
+        if not self.decoder.joins_labels:
+            del values["decoder"]["types"], values["decoder"]["type_vectors"]
         return values
 
     def check(self, origin: str = "settings") -> None:
@@ -345,6 +363,13 @@ class Settings:
             raise SettingsError(
                 f"{origin}: decoder.beliefs needs decoder.initializer=types, not "
                 f"{self.decoder.initializer}; change one of them"
+            )
+        if self.decoder.joins_labels and (
+            self.decoder.beliefs or self.decoder.initializer != "types"
+        ):
+            raise SettingsError(
+                f"{origin}: decoder.types={self.decoder.types} needs decoder.initializer=types and "
+                "decoder.beliefs=false; change one of them"
             )
         hidden = self.encoder.hidden_size
         if hidden is not None and hidden % self.decoder.heads:

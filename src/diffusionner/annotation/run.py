@@ -33,6 +33,7 @@ from diffusionner.annotation.writers import (
 )
 from diffusionner.corpus import Entities
 from diffusionner.errors import DataError, WriteError
+from diffusionner.label_set import Labels, LabelSet
 from diffusionner.refinement import GivenSpans
 from diffusionner.settings import Settings
 from diffusionner.storage import registry
@@ -53,14 +54,23 @@ class ModelSpec:
 
     folder: Path
     settings: Settings
-    options: dict[str, Any]  # inference settings given explicitly
+    options: dict[str, Any]  # inference settings given explicitly, and labels
+    labels: LabelSet | None = None
 
     @classmethod
-    def load(cls, name: str | Path | None, options: dict[str, Any]) -> ModelSpec:
+    def load(
+        cls, name: str | Path | None, options: dict[str, Any], labels: Labels | None = None
+    ) -> ModelSpec:
         folder = registry.find_model(name)
-        values = read_config(folder)["settings"]
-        settings = Settings.from_dict(values, str(folder / "config.json"))
-        return cls(folder, settings.with_inference(options), options)
+        config = read_config(folder)
+        settings = Settings.from_dict(config["settings"], str(folder / "config.json"))
+        settings = settings.with_inference(options)
+        if labels is None:
+            return cls(folder, settings, options)
+        asked = LabelSet.of(labels)
+        if not settings.reads_labels:
+            asked.check_known(config["labels"])
+        return cls(folder, settings, {**options, "labels": labels}, asked)
 
     def fingerprint(self) -> dict[str, Any]:
         """Return the values that must be equal for a run to be resumed."""
@@ -73,7 +83,8 @@ class ModelSpec:
                         state.update(content)
         options = asdict(self.settings.inference)
         del options["batch_size"]  # does not affect the entities
-        return {"model": state.hexdigest(), "options": options}
+        labels = {} if self.labels is None else {"labels": list(self.labels.texts)}
+        return {"model": state.hexdigest(), "options": options | labels}
 
 
 def annotate_records(

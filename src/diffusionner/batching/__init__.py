@@ -4,6 +4,7 @@ from diffusionner.batching.encoded_corpus import (
     DEVICE_ARRAYS,
     Batch,
     EncodedCorpus,
+    RowLabels,
     round_up,
 )
 from diffusionner.batching.windows import PassageCounter, Windows, window_parts
@@ -13,6 +14,7 @@ __all__ = [
     "Batch",
     "EncodedCorpus",
     "PassageCounter",
+    "RowLabels",
     "Windows",
     "round_up",
     "window_parts",

@@ -20,7 +20,7 @@ from diffusionner.batching.subwords import (
     SubwordTokenizer,
 )
 from diffusionner.batching.windows import WindowPlan, Windows, number_passages
-from diffusionner.corpus import Sentence, is_annotated
+from diffusionner.corpus import Sentence
 from diffusionner.settings import EncoderSettings
 from diffusionner.word_limits import MAX_PHRASE, SEPARATOR_SIZE, SEPARATORS, WordLimits
 
@@ -31,6 +31,37 @@ DEVICE_ARRAYS = (
     "subwords", "attention", "word_of", "first", "row", "lengths", "characters", "gold",
     "gold_types", "annotated_types",
 )  # fmt: skip
+
+
+@dataclass
+class RowLabels(Generic[Array]):
+    """The labels that each row of a batch is asked for, which have T subwords together."""
+
+    subwords: Array  # [R, T] ids
+    places: Array  # [R, T] positions in their labels
+    owner: Array  # [R, T] number of the label; -1 for padding
+
+    def map(self, convert: Callable[[Array], Any]) -> RowLabels[Any]:
+        """Convert all arrays."""
+        return RowLabels(*map(convert, vars(self).values()))
+
+    def doubled(self: RowLabels[np.ndarray]) -> RowLabels[np.ndarray]:
+        """Return the labels for a batch with every row twice."""
+        return self.map(lambda array: np.tile(array, (2, 1)))
+
+    @staticmethod
+    def of(rows: Sequence[Sequence[Sequence[int]]], pad: int) -> RowLabels[np.ndarray]:
+        """Make the arrays from the subwords of each label of each row."""
+        sizes = [[len(label) for label in row] for row in rows]
+        most = max(sum(row) for row in sizes)
+        subwords = np.full((len(rows), most), pad, dtype=np.int64)
+        places, owner = np.zeros_like(subwords), np.full_like(subwords, -1)
+        for number, (row, counts) in enumerate(zip(rows, sizes, strict=True)):
+            total = sum(counts)
+            subwords[number, :total] = [subword for label in row for subword in label]
+            places[number, :total] = [place for count in counts for place in range(count)]
+            owner[number, :total] = np.repeat(np.arange(len(row)), counts)
+        return RowLabels(subwords, places, owner)
 
 
 @dataclass
@@ -53,16 +84,21 @@ class Batch(Generic[Array]):
     # Noise and matching are computed on the host, which always has these:
     keys: np.ndarray  # [B] noise keys of the sentences
     gold_counts: np.ndarray  # [B]
+    labels: RowLabels[Array] | None = None  # in training, if labels are read as words
 
     def map(self, convert: Callable[[Array], Any]) -> Batch[Any]:
         """Convert all arrays that a device needs."""
-        return replace(self, **{name: convert(getattr(self, name)) for name in DEVICE_ARRAYS})
+        arrays = {name: convert(getattr(self, name)) for name in DEVICE_ARRAYS}
+        labels = None if self.labels is None else self.labels.map(convert)
+        return replace(self, **arrays, labels=labels)
 
     def doubled(self: Batch[np.ndarray]) -> Batch[np.ndarray]:
         """Return a batch with every window twice, in rows of their own (on the host)."""
-        twice = {name: np.concatenate([array, array]) for name, array in vars(self).items()}
+        arrays = {name: array for name, array in vars(self).items() if name != "labels"}
+        twice = {name: np.concatenate([array, array]) for name, array in arrays.items()}
         twice["row"] = np.concatenate([self.row, self.row + len(self.subwords)])
-        return Batch(**twice)
+        labels = None if self.labels is None else self.labels.doubled()
+        return Batch(**twice, labels=labels)
 
 
 class EncodedCorpus:
@@ -122,7 +158,9 @@ class EncodedCorpus:
         self.gold = np.zeros((0, 2), dtype=np.int64)
         self.gold_types = np.zeros(0, dtype=np.int64)
         self.gold_offset = np.zeros(len(self.windows.sentence) + 1, dtype=np.int64)
-        self.annotated_types = np.ones((len(sentences), 0), dtype=bool)
+        # Sentences share a few sets of annotated types: those of their corpora.
+        self.type_sets = np.ones((1, 0), dtype=bool)  # [sets, C]
+        self.type_set = np.zeros(len(sentences), dtype=np.int64)
         if labels is not None:
             self._place_gold(sentences, labels)
 
@@ -146,8 +184,13 @@ class EncodedCorpus:
         self.gold = np.array(spans, dtype=np.int64).reshape(-1, 2)
         self.gold_types = np.array(types, dtype=np.int64)
         self.gold_offset = _offsets(counts)
-        annotated = [[is_annotated(s, label) for label in labels] for s in sentences]
-        self.annotated_types = np.array(annotated, dtype=bool)
+        sets = list(dict.fromkeys(sentence.types for sentence in sentences))
+        number = {types: i for i, types in enumerate(sets)}
+        self.type_set = np.array([number[s.types] for s in sentences], dtype=np.int64)
+        self.type_sets = np.zeros((len(sets), len(labels)), dtype=bool)
+        for row, listed in zip(self.type_sets, sets, strict=True):
+            known = labels if listed is None else listed
+            row[[index[label] for label in known if label in index]] = True
 
     def batch(
         self, chosen: np.ndarray, multiples: Sequence[int] = (1, 1, 1, 1, 1)
@@ -215,7 +258,7 @@ class EncodedCorpus:
             characters=characters.astype(np.int64),
             gold=gold,
             gold_types=gold_types,
-            annotated_types=self.annotated_types[w.sentence[chosen]],
+            annotated_types=self.type_sets[self.type_set[w.sentence[chosen]]],
             keys=self.sentence_keys[w.sentence[chosen]] + w.offset[chosen],
             gold_counts=counts,
         )

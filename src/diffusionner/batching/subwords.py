@@ -245,6 +245,13 @@ class SubwordTokenizer:
             self.caches.setdefault(width, WordCache(self, width))
         return self.caches[width].look_up(words)
 
+    def label_subwords(self, text: str) -> list[int]:
+        """Return the subwords of a label, with the special tokens around it."""
+        clean = SURROGATE.sub("\ufffd", text)
+        own: list[int] = self.backend.encode(clean, add_special_tokens=False).ids
+        room = self.limit - self.special_count
+        return [*self.prefix, *(own[:room] or [self.unknown]), *self.suffix]
+
     def subwords_of_each(self, words: Sequence[str]) -> list[np.ndarray]:
         """Return the subword ids of each word.
 

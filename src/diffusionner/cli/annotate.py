@@ -40,6 +40,7 @@ def annotate(
         str, typer.Argument(metavar="OUT", help="OUT.jsonl, OUT.parquet, or - for stdout.")
     ],
     model: options.Model = DEFAULT,
+    labels: options.Labels = None,
     format: Annotated[
         str | None,
         typer.Option(help="Input format: text, jsonl or parquet.  [default: detected]"),
@@ -90,7 +91,7 @@ def annotate(
     output = None if target == "-" else Path(target)
     exclude = [] if output is None else [partial_path(output), output]
     found = find_sources(sources, format, whole_files, exclude)
-    spec = ModelSpec.load(model, inference)
+    spec = ModelSpec.load(model, inference, options.parse_labels(labels))
     console = Console(stderr=True)
     started = time.monotonic()
 

@@ -83,7 +83,7 @@ def _fitted(
         fitted, found = fit_scores(ner, sentences, str(data))
     calibration = fitted.calibration
     assert calibration is not None
-    totals, correct, _ = outcomes(sentences, found, ner.labels)
+    totals, correct, _ = outcomes(sentences, found, ner.labels_of(sentences))
     before = expected_calibration_error(
         ner.score_rule(ner.settings.inference).scores(totals), correct
     )

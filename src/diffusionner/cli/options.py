@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from diffusionner.errors import DataError
 from diffusionner.threads import configure_threads
 
 if TYPE_CHECKING:
@@ -30,6 +32,34 @@ Model = Annotated[str, typer.Option("--model", help=MODEL_HELP)]
 Device = Annotated[
     str | None, typer.Option(help="cpu, cuda, cuda:1 ...  [default: a GPU if available]")
 ]
+
+
+Labels = Annotated[
+    str | None,
+    typer.Option(
+        "--labels",
+        help="Types to look for, separated by commas, or a JSON file with a list of them or an "
+        "object of types and descriptions.  [default: the model's]",
+    ),
+]
+
+
+def parse_labels(given: str | None) -> list[str] | dict[str, str] | None:
+    """Return the labels of the option `--labels`."""
+    if given is None:
+        return None
+    if not given.endswith(".json"):
+        return [label.strip() for label in given.split(",")]
+    try:
+        labels = json.loads(Path(given).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"--labels {given} cannot be read as JSON: {error}") from error
+    strings = [*labels, *labels.values()] if isinstance(labels, dict) else labels
+    if not isinstance(strings, list) or not all(isinstance(one, str) for one in strings):
+        raise DataError(
+            f"--labels {given}: expected a list of types, or an object of types and descriptions"
+        )
+    return labels
 
 
 def _use_threads(threads: int | None) -> int | None:

@@ -55,6 +55,7 @@ def predict(
         ),
     ] = None,
     model: options.Model = DEFAULT,
+    labels: options.Labels = None,
     *,
     inference: dict[str, Any],
     strict: Annotated[
@@ -82,6 +83,8 @@ def predict(
 
     * `diffusionner predict --model runs/model --input in.jsonl --output out.jsonl`
 
+    * `diffusionner predict --model open --labels "dish, spice" "Biryani needs saffron."`
+
     * `diffusionner predict --input in.jsonl --refine entities --only --label-map GPE=LOC`
 
     * `pdftotext paper.pdf - | diffusionner predict -`
@@ -107,8 +110,10 @@ def predict(
         raise SettingsError("--only and --label-map belong to --refine FIELD; add it")
     if refine is not None and texts:
         raise SettingsError("--refine reads spans from the lines of --input; leave out the texts")
-    mapping = _parse_labels(label_map or ())
+    mapping, asked = _parse_labels(label_map or ()), options.parse_labels(labels)
     ner = options.load_model(model, device)
+    if asked is not None:
+        ner = ner.for_labels(asked)
     errors = Console(stderr=True)
     sources = Sources([source], "jsonl")
     drawn: list[Entities] = []

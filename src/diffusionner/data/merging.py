@@ -19,7 +19,8 @@ from diffusionner.corpus import Sentence, Span
 from diffusionner.errors import DataError, nearest
 
 _ARTICLES = frozenset(("the", "a", "an"))
-_KEYS = {"file", "labels", "names", "first", "after"}
+_KEYS = {"file", "labels", "names", "first", "after", "format"}
+ALL = "all"
 _EXAMPLE = "sources: [{file: corpus.jsonl, labels: {person: PER, group: ORG}}]"
 
 
@@ -28,10 +29,18 @@ class MergeSource:
     """One of the corpora to merge."""
 
     file: Path
-    labels: dict[str, str]  # old label → new label; other labels are dropped
+    # Old label → new label, or several that documents take turns with; other labels are dropped.
+    # None keeps all labels.
+    labels: dict[str, tuple[str, ...]] | None
     names: bool = False  # keep only names, if the corpus also annotates phrases ("the old man")
     first: int | None = None  # maximum number of sentences
     after: int = 0  # number of sentences to skip
+    format: str | None = None  # detected if not given
+
+    @property
+    def new_labels(self) -> set[str]:
+        """Return all labels that the mapping leads to."""
+        return {new for names in (self.labels or {}).values() for new in names}
 
 
 def read_yaml(path: Path) -> Any:
@@ -59,20 +68,28 @@ def read_recipe(path: Path, folder: Path | None = None) -> list[MergeSource]:
 def _read_source(source: Any, place: str, folder: Path) -> MergeSource:
     if not isinstance(source, dict) or not {"file", "labels"} <= source.keys() <= _KEYS:
         raise DataError(
-            f"{place}: expected 'file', 'labels' and optionally 'names', 'first', 'after'; "
-            f"write {_EXAMPLE}"
+            f"{place}: expected 'file', 'labels' and optionally 'names', 'first', 'after', "
+            f"'format'; write {_EXAMPLE}"
         )
     labels, names = source["labels"], source.get("names", False)
-    if not isinstance(labels, dict) or not labels or not isinstance(names, bool):
+    fits = labels == ALL or (isinstance(labels, dict) and labels and all(labels.values()))
+    if not fits or not isinstance(names, bool):
         raise DataError(
-            f"{place}: 'labels' must map old labels to new ones, 'names' must be true or false; "
-            f"write {_EXAMPLE}"
+            f"{place}: 'labels' must map old labels to new ones, or be '{ALL}', and 'names' must "
+            f"be true or false; write {_EXAMPLE}"
         )
     first, after = source.get("first"), source.get("after", 0)
     if not all(type(number) is int and number >= 0 for number in (after, first or 0)):
         raise DataError(f"{place}: 'first' and 'after' must be numbers of sentences")
-    mapping = {str(old): str(new) for old, new in labels.items()}
-    return MergeSource(folder / str(source["file"]), mapping, names, first, after)
+    mapping = None
+    if labels != ALL:
+        mapping = {
+            str(old): tuple(map(str, new)) if isinstance(new, list) else (str(new),)
+            for old, new in labels.items()
+        }
+    format = source.get("format")
+    file = folder / str(source["file"])
+    return MergeSource(file, mapping, names, first, after, None if format is None else str(format))
 
 
 def merge(
@@ -82,13 +99,20 @@ def merge(
 
     dropped: filled with the labels of each file that the recipe does not map.
     """
-    all_labels = {new for source in sources for new in source.labels.values()}
+    all_labels = set().union(*(source.new_labels for source in sources))
+    takes_turns = any(len(names) > 1 for s in sources for names in (s.labels or {}).values())
     for number, source in enumerate(sources):
-        labels = source.labels
-        annotated = set(labels.values())
-        types = None if annotated == all_labels else tuple(sorted(annotated))
+        turn, before = -1, None
         for sentence in _selected(source, {} if dropped is None else dropped):
-            relabelled = relabel(sentence, labels, types)
+            if sentence.doc is None or sentence.doc != before:
+                turn, before = turn + 1, sentence.doc
+            labels = {old: new[turn % len(new)] for old, new in (source.labels or {}).items()}
+            relabelled = sentence
+            if source.labels is not None:
+                annotated = set(labels.values())
+                is_complete = annotated == all_labels and not takes_turns
+                types = None if is_complete else tuple(sorted(annotated))
+                relabelled = relabel(sentence, labels, types)
             entities = relabelled.entities
             if source.names:
                 entities = [name for span in entities for name in _name(span, sentence.words)]
@@ -116,13 +140,15 @@ def _selected(source: MergeSource, dropped: dict[Path, set[str]]) -> Iterator[Se
     selected: set[str] = set()
     end = None if source.first is None else source.after + source.first
     # Read to the end: a label may occur only in sentences that are not selected.
-    for number, sentence in enumerate(formats.iterate(source.file)):
+    for number, sentence in enumerate(formats.iterate(source.file, source.format)):
         labels = {e.label for e in sentence.entities} | {e.label for e in sentence.irregular}
         labels.update(sentence.types or ())
         seen |= labels
         if source.after <= number and (end is None or number < end):
             selected |= labels
             yield sentence
+    if source.labels is None:
+        return
     dropped.setdefault(source.file, set()).update(selected - source.labels.keys())
     unknown = [label for label in source.labels if label not in seen]
     if unknown and seen:  # a corpus without entities has nothing to drop

@@ -46,7 +46,8 @@ def evaluate(
     """
     sentences = formats.read(data, format) if isinstance(data, str | Path) else data
     ner = model if isinstance(model, DiffusionNER) else DiffusionNER.from_pretrained(model)
-    check_labels(sentences, ner.labels)
+    labels = ner.labels_of(sentences)
+    check_labels(sentences, labels)
     other_options = {**inference_options, **(compare or {})}
     ner.settings.with_inference(other_options)  # raises before anything is predicted
     fitted = ner
@@ -55,8 +56,8 @@ def evaluate(
             calibrate_on = formats.read(calibrate_on)
         fitted, _ = fit_scores(ner, calibrate_on, "calibrate_on", **inference_options)
     decoded = fitted.decode_sentences(sentences, progress, **inference_options)
-    report = score_sentences(sentences, [to_spans(entities, ner.labels) for entities in decoded])
-    sums, correct, _ = outcomes(sentences, decoded, ner.labels)
+    report = score_sentences(sentences, [to_spans(entities, labels) for entities in decoded])
+    sums, correct, _ = outcomes(sentences, decoded, labels)
     rule = fitted.score_rule(fitted.settings.with_inference(inference_options).inference)
     report = replace(report, prediction_scores=PredictionScores(rule.scores(sums), correct))
     if compare is None:
@@ -73,10 +74,11 @@ def fit_scores(
 
     The second result is what they were fitted on: the predicted entities with any score.
     """
-    check_labels(sentences, ner.labels)
+    labels = ner.labels_of(sentences)
+    check_labels(sentences, labels)
     everything = {**inference_options, "threshold": None, "phi": 0.0}
     found = ner.decode_sentences(sentences, **everything)
-    calibration = fit_calibration(sentences, found, ner.labels)
+    calibration = fit_calibration(sentences, found, labels, one_threshold=ner.is_open)
     if calibration is None:
         raise DataError(
             f"{origin}: the model predicts too few entities to calibrate on; give a corpus in "

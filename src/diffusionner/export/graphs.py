@@ -154,8 +154,8 @@ class EncoderGraph(_Graph):
         sentence = self.network.prepare(batch)
         layers = [pair for pair in sentence.keys_values if pair is not None]
         fixed = [sentence.starts, sentence.ends, sentence.left, sentence.right]
-        initial = vars(sentence.initial).values() if sentence.initial else []
-        known = (part for part in initial if part is not None)
+        initial = sentence.initial and (sentence.initial.spans, sentence.initial.types)
+        known = (part for part in initial or () if part is not None)
         return (*fixed, *known, *(tensor for pair in layers for tensor in pair))
 
 
@@ -176,7 +176,10 @@ class DenoiserGraph(_Graph):
     ) -> tuple[Tensor, ...]:
         """others: outputs of the initializer, then keys and values of each layer."""
         count = len(_initial_names(self.network))
-        initial = SpanScores(*others[:count]) if count else None
+        exclusive = not self.network.joins_labels
+        initial = None
+        if count:
+            initial = SpanScores(others[0], others[1] if count > 1 else None, exclusive)
         layers = others[count:]
         mask = torch.arange(starts.shape[1]) < lengths[:, None]
         # Without cross-attention no layer has keys and values.

@@ -36,7 +36,8 @@ __all__ = ["FORMATS", "Format", "detect", "iterate", "read", "register", "write"
 
 # Modules of this folder, in order of detection: specific formats before general ones.
 _MODULES = (
-    "docbin huggingface parquet brat conllu gliner prodigy doccano labelstudio jsonl conll".split()
+    *"docbin huggingface parquet brat passages conllu gliner prodigy doccano".split(),
+    *"labelstudio jsonl conll".split(),
 )
 FORMATS: dict[str, Format] = {name: import_module(f"{__name__}.{name}").FORMAT for name in _MODULES}
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}

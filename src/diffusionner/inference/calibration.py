@@ -26,10 +26,12 @@ def fit_calibration(
     sentences: Sequence[Sentence],
     predicted: Sequence[Sequence[DecodedEntity]],
     labels: Sequence[str],
+    one_threshold: bool = False,
 ) -> Calibration | None:
     """Fit an isotonic regression of right or wrong on the sums; None if there are too few entities.
 
-    predicted: entities of the sentences with any sum, overlaps resolved.
+    predicted: entities of the sentences with any sum, overlaps resolved; one_threshold: for all
+    types, because a model with open labels will be asked for others.
     """
     sums, right, types = outcomes(sentences, predicted, labels)
     if len(sums) < 2 * MIN_PER_KNOT:
@@ -38,6 +40,9 @@ def fit_calibration(
     calibration = Calibration(tuple(centres), tuple(rates), {})
     scores = calibration.scores(sums)
     gold = Counter(entity.label for s in sentences for entity in set(s.entities))
+    if one_threshold:
+        threshold = _best_threshold(scores, right, gold.total())
+        return Calibration(calibration.sums, calibration.probabilities, {}, threshold)
     thresholds = {
         label: _best_threshold(scores[types == type_id], right[types == type_id], gold[label])
         for type_id, label in enumerate(labels)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -71,10 +72,22 @@ class ScoreRule:
             minimum = 3 * score if calibration is None else calibration.min_sum(score)
             self.min_sums = np.full(len(labels), minimum)
         elif calibration is not None:
-            thresholds = calibration.thresholds
-            self.min_sums = np.array([calibration.min_sum(thresholds[x]) for x in labels])
+            minimum_of = (calibration.min_sum(calibration.threshold_of(x)) for x in labels)
+            self.min_sums = np.array(list(minimum_of))
         else:
             self.min_sums = np.full(len(labels), DEFAULT_PHI)
+
+    def take(self, types: Sequence[int]) -> ScoreRule:
+        """Return the rule for some of the types, in this order."""
+        rule = copy.copy(self)
+        rule.min_sums = self.min_sums[list(types)]
+        return rule
+
+    def only(self, wanted: np.ndarray) -> ScoreRule:
+        """Return the rule that keeps entities of the wanted types alone: [C] flags."""
+        rule = copy.copy(self)
+        rule.min_sums = np.where(wanted, self.min_sums, np.inf)
+        return rule
 
     def scores(self, sums: np.ndarray) -> np.ndarray:
         """Return the scores of summed probabilities: [N] → [N] in [0, 1]."""

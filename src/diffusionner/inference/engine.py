@@ -8,7 +8,9 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from diffusionner.batching import Batch
+from diffusionner.batching.subwords import SubwordTokenizer
 from diffusionner.diffusion import BeliefDenoiser, Candidates, ReverseStart
+from diffusionner.label_set import LabelSet
 from diffusionner.settings import InferenceSettings
 
 # Waits for a batch and returns its result.
@@ -31,3 +33,10 @@ class Engine(Protocol):
         The candidates come from all steps if the settings average steps, otherwise from the last
         one. K may be smaller than in `start` if no sentence of the batch needs as many spans.
         """
+
+
+class OpenEngine(Engine, Protocol):
+    """The engine of a network that reads labels as words."""
+
+    def bind(self, labels: LabelSet, subwords: SubwordTokenizer) -> OpenEngine:
+        """Return this engine asked for other labels."""

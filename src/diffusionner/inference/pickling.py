@@ -9,6 +9,7 @@ from typing import Any
 
 from diffusionner.errors import CheckpointError
 from diffusionner.inference.engine import Engine
+from diffusionner.inference.open_labels import view
 
 
 def weight_versions(engine: Engine) -> list[int]:
@@ -19,6 +20,8 @@ def weight_versions(engine: Engine) -> list[int]:
 
 def reduce(ner: Any) -> tuple[Any, ...]:
     """Return a call that loads a DiffusionNER again, and its attributes that may have changed."""
+    if ner.asked is not None:
+        return view, (ner.base, ner.asked)
     if ner.folder is None or weight_versions(ner.engine) != ner.weight_versions:
         raise CheckpointError(
             "a model is sent to another process as the folder it was loaded from, and this one was "

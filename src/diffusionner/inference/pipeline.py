@@ -6,16 +6,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
 
 from diffusionner.batching import EncodedCorpus
 from diffusionner.batching.subwords import SubwordTokenizer
 from diffusionner.corpus import Entities, Sentence, Span
 from diffusionner.errors import CheckpointError, SettingsError, nearest
-from diffusionner.inference import pickling, refining, self_test
+from diffusionner.inference import open_labels, pickling, refining, self_test
 from diffusionner.inference.coverage import refuse_unread
 from diffusionner.inference.decoding import DecodedEntity, ScoreRule, to_spans
-from diffusionner.inference.engine import Engine
+from diffusionner.inference.engine import Engine, OpenEngine
 from diffusionner.inference.stream import (
     ChunkReader,
     Inputs,
@@ -24,9 +26,9 @@ from diffusionner.inference.stream import (
     paused_collector,
     predict,
     predict_stream,
-    separate_documents,
 )
 from diffusionner.inference.trajectory import Trajectory, trajectories
+from diffusionner.label_set import Labels, LabelSet
 from diffusionner.refinement import LabelMap, Refinement, SpanLike, refinement_settings
 from diffusionner.settings import InferenceSettings, Settings
 from diffusionner.storage import registry
@@ -48,7 +50,9 @@ class DiffusionNER:
     Every method takes the inference settings as keyword arguments: start ("candidates" or "noise"),
     steps (γ), spans (K_eval), eta, threshold (minimum score) or phi (minimum sum of the three
     probabilities), overlap ("nested", "flat", "all"), seed, batch_size. The defaults are stored
-    with the model. strict=True raises DataError if the model cannot read every visible character.
+    with the model. labels=["person", "court case"] asks for these types, of which a model with
+    fixed labels must know all; labels={"symptom": "a sign of illness"} also describes them.
+    strict=True raises DataError if the model cannot read every visible character.
     """
 
     def __init__(
@@ -60,6 +64,8 @@ class DiffusionNER:
         folder: Path | None = None,
     ) -> None:
         """folder: the folder that the model was loaded from."""
+        if settings.reads_labels:  # the default labels
+            engine = cast(OpenEngine, engine).bind(LabelSet.of(engine.labels), subwords)
         self.engine = engine
         self.labels = engine.labels
         self.subwords = subwords
@@ -67,6 +73,10 @@ class DiffusionNER:
         self.calibration = calibration
         self.folder = folder
         self._score_rules: dict[InferenceSettings, ScoreRule] = {}
+        self._views: dict[LabelSet, DiffusionNER] = {}  # this model, asked for other labels
+        # A view of a model has labels that it is asked for, and the model.
+        self.asked: LabelSet | None = None
+        self.base = self
         self.weight_versions = pickling.weight_versions(engine)
 
     __reduce__ = pickling.reduce  # the folder instead of the weights
@@ -209,6 +219,25 @@ class DiffusionNER:
         """The sentence encoder as a torch module."""
         return self.network.encoder
 
+    @property
+    def is_open(self) -> bool:
+        """True for a model that reads labels as words and can be asked for any."""
+        return self.settings.reads_labels
+
+    def for_labels(self, labels: Labels) -> DiffusionNER:
+        """Return this model asked for other labels. The weights are shared.
+
+        Every method takes `labels`, too; views of the last label sets are kept.
+        """
+        return open_labels.view(self, LabelSet.of(labels))
+
+    def freeze(self, labels: Labels) -> DiffusionNER:
+        """Return a model with these labels for good, which no longer reads their words.
+
+        It finds what this one finds, and can be saved and fine-tuned like any other.
+        """
+        return open_labels.freeze(self, LabelSet.of(labels))
+
     def __call__(self, text: str, **options: Any) -> Entities:
         """Return the entities of a text, with character offsets."""
         if not isinstance(text, str):
@@ -224,6 +253,8 @@ class DiffusionNER:
         There is one trajectory for each stretch of text that the model reads at once. With word
         limits, a long sentence has several.
         """
+        if options.get("labels") is not None:
+            return self.for_labels(options.pop("labels")).steps(text, **options)
         self.settings.require_denoising("steps()")
         settings = self._with_options({**options, "start": "noise"}, noise_factor=1.0)
         parts = split_sentences(text)
@@ -234,18 +265,29 @@ class DiffusionNER:
         rule = self.score_rule(settings.inference)
         return parts, list(trajectories(self.engine, corpus, settings, rule))
 
-    def pipe(self, texts: Iterable[str], **options: Any) -> Iterator[Entities]:
-        """Yield the entities of many texts, in order. Sentences of one text are context."""
+    def pipe(
+        self,
+        texts: Iterable[str] | Iterable[tuple[str, Labels]],
+        labels: Labels | None = None,
+        **options: Any,
+    ) -> Iterator[Entities]:
+        """Yield the entities of many texts, in order. Sentences of one text are context.
+
+        texts: texts or, if each has labels of its own, pairs of text and labels.
+        """
         if isinstance(texts, str):
             raise TypeError(
                 "pipe takes a collection of texts; to process one text, call the model itself"
             )
-        return self.stream(separate_documents(texts), **options)
+        if labels is not None:
+            return self.for_labels(labels).pipe(texts, **options)
+        self._with_options({name: x for name, x in options.items() if name != "strict"})
+        return open_labels.pipe(self, texts, options)
 
     def predict_entities(
         self,
         text: str,
-        labels: Sequence[str] | None = None,
+        labels: Labels | None = None,
         threshold: float = 0.5,
         *,
         flat_ner: bool = True,
@@ -253,16 +295,15 @@ class DiffusionNER:
     ) -> list[dict[str, Any]]:
         """Return entities as GLiNER does: dicts of start, end, text, label and score.
 
-        labels: types to return; the default is all types of the model. The best set of entities
+        labels: types to look for; the default is all types of the model. The best set of entities
         that do not overlap is returned or, with flat_ner=False, the best that do not cross.
         """
         from diffusionner.integrations import gliner
 
-        if labels is not None:
-            gliner.check_types(labels, self.labels)
-        entities = self(text, **{**options, "threshold": threshold, "overlap": "all"})
+        options = {**options, "threshold": threshold, "overlap": "all"}
+        entities = self(text, labels=labels, **options)
         policy = self.score_rule(self.settings.inference).flat_policy if flat_ner else "nested"
-        return gliner.to_gliner(entities, labels, policy)
+        return gliner.to_gliner(entities, policy)
 
     def predict_tokens(
         self,
@@ -297,8 +338,22 @@ class DiffusionNER:
 
         progress is called with the number of windows done and in total.
         """
+        if options.get("labels") is not None:
+            ner = self.for_labels(options.pop("labels"))
+            return ner.predict_sentences(sentences, progress, **options)
         decoded = self.decode_sentences(sentences, progress, **options)
-        return [to_spans(entities, self.labels) for entities in decoded]
+        labels = self.labels_of(sentences)
+        return [to_spans(entities, labels) for entities in decoded]
+
+    def labels_of(self, sentences: Sequence[Sentence]) -> list[str]:
+        """Return the labels that a labelled corpus is predicted with, in the order of type ids.
+
+        A model with open labels is asked for those of the corpus: in each sentence for the types
+        that were annotated in it.
+        """
+        if self.is_open and self.asked is None:
+            return open_labels.asked_labels(sentences)
+        return self.labels
 
     def decode_sentences(
         self,
@@ -306,18 +361,32 @@ class DiffusionNER:
         progress: Callable[[int, int], None] = lambda done, total: None,
         **options: Any,
     ) -> list[list[DecodedEntity]]:
-        """Return the entities of a corpus as word and type indices, with scores and votes."""
+        """Return the entities of a corpus as word and type indices, with scores and votes.
+
+        Type indices refer to `labels_of(sentences)`.
+        """
         inference = self._with_options(options).inference
         with paused_collector():
+            if self.is_open and self.asked is None:
+                labels = self.labels_of(sentences)
+                rule = ScoreRule(inference, labels, self.calibration)
+                model = self.engine, self.subwords, self.settings.encoder
+                return open_labels.predict_asked(
+                    *model, sentences, labels, inference, rule, progress
+                )
             corpus = EncodedCorpus(sentences, self.subwords, self.settings.encoder)
             task, rule = PredictionTask(corpus, range(len(sentences))), self.score_rule(inference)
             return predict(self.engine, task, inference, rule, progress)
 
-    def stream(self, items: Inputs, strict: bool = False, **options: Any) -> Iterator[Entities]:
+    def stream(
+        self, items: Inputs, strict: bool = False, labels: Labels | None = None, **options: Any
+    ) -> Iterator[Entities]:
         """Yield the entities of (text or words, document) pairs, in order, buffering only a few.
 
         Adjacent items of one document are each other's context.
         """
+        if labels is not None:
+            return self.for_labels(labels).stream(items, strict, **options)
         inference = self._with_options(options).inference if options else self.settings.inference
         rule = self.score_rule(inference)
         numbered = (Item(*item, number) for number, item in enumerate(items))
@@ -355,6 +424,7 @@ class DiffusionNER:
         *,
         label_map: LabelMap | None = None,
         timestep: int | None = None,
+        labels: Labels | None = None,
         **options: Any,
     ) -> Iterator[Refinement]:
         """Refine the spans of many texts, in order, as `refine` does; buffer only a few.
@@ -365,8 +435,12 @@ class DiffusionNER:
             only: As in `refine`.
             label_map: Translates labels to those of the model; None drops a label, not the span.
             timestep: Timestep assigned to the spans; the default is a fifth of T.
+            labels: Types to look for.
             **options: Inference settings. The default is at least 3 steps.
         """
+        if labels is not None:
+            options = {**options, "label_map": label_map, "timestep": timestep}
+            return self.for_labels(labels).refine_pipe(items, only, **options)
         settings = refinement_settings(self.settings, options, only)
         first, inference = refining.start_timestep(settings, timestep), settings.inference
         make_task = partial(refining.refinement_task, only=only, timestep=first)
@@ -396,5 +470,7 @@ class DiffusionNER:
         if rule is None or rule.calibration is not self.calibration:
             trained_for = self.settings.inference.overlap
             rule = ScoreRule(inference, self.labels, self.calibration, trained_for)
+            if self.asked is not None:
+                rule = rule.only(np.isin(self.labels, self.asked.names))
             self._score_rules[inference] = rule
         return rule

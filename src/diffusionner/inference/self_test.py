@@ -22,6 +22,7 @@ from diffusionner.diffusion import AUTO
 from diffusionner.errors import CheckpointError, first_line
 from diffusionner.inference.engine import Engine
 from diffusionner.inference.stream import PredictionTask
+from diffusionner.label_set import LabelSet
 from diffusionner.settings import Settings
 
 if TYPE_CHECKING:
@@ -73,7 +74,11 @@ def record_torch(
     network.load_state_dict(stored)
     other = copy.deepcopy(network)
     other.load_state_dict({name: _rounded(tensor) for name, tensor in stored.items()})
-    return record(TorchEngine(network), TorchEngine(other), subwords, settings)
+    engines = TorchEngine(network), TorchEngine(other)
+    if settings.reads_labels:
+        labels = LabelSet.of(network.labels)
+        engines = engines[0].bind(labels, subwords), engines[1].bind(labels, subwords)
+    return record(*engines, subwords, settings)
 
 
 def _rounded(tensor: Tensor) -> Tensor:

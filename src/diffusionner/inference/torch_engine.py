@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import copy
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from diffusionner.batching import Batch
+from diffusionner.batching import Batch, RowLabels
+from diffusionner.batching.subwords import SubwordTokenizer
 from diffusionner.diffusion import Candidates, ReverseStart
 from diffusionner.errors import SettingsError, first_line, nearest
 from diffusionner.inference.engine import Engine, Pending
+from diffusionner.label_set import LabelSet
 from diffusionner.model.base import Network
+from diffusionner.model.encoder import LabelVectors
 from diffusionner.settings import InferenceSettings
 
 # A forked process has none of its parent's threads, and OpenMP would wait for them forever.
@@ -28,34 +35,94 @@ class TorchEngine:
     subword_multiple = 1
     prefetch = 0  # a batch is done when `launch` returns
 
-    def __init__(self, network: Network, running: Network | None = None) -> None:
+    def __init__(
+        self, network: Network, running: Network | None = None, autocast: bool = False
+    ) -> None:
         """running: a copy in lower precision that is run instead of the network."""
         self.network = network
         self.running = running or network
+        self.autocast = autocast
         self.labels = network.labels
         self.beliefs = network.belief_denoiser()
+        table = self.running.table
+        # The labels, in groups that are read with a text at once; None: they are not read.
+        self.groups = [None if table is None else LabelVectors.of_table(table)]
+
+    def bind(self, labels: LabelSet, subwords: SubwordTokenizer) -> TorchEngine:
+        """Return this engine for other labels, whose words are read now."""
+        bound = copy.copy(self)
+        bound.labels = list(labels.names)
+        groups = [labels.arrays(subwords, group) for group in labels.groups()]
+        with self._inference():
+            bound.groups = [self._read(group) for group in groups]
+        return bound
+
+    def _read(self, group: RowLabels[np.ndarray]) -> LabelVectors:
+        labels = group.map(partial(torch.as_tensor, device=self.device))
+        vectors = self.running.encoder.embed_labels(labels.subwords, labels.places)
+        return LabelVectors.owned(vectors, labels.owner, int(group.owner.max()) + 1)
+
+    def table(self) -> Tensor:
+        """Return the vectors of all labels, [C, K, h] with zeros where a label has fewer than K."""
+        rows = [
+            group.vectors[0, own].float().cpu()
+            for group in self.groups
+            if group is not None
+            for own in group.belongs[0]
+        ]
+        return pad_sequence(rows, batch_first=True)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.running.parameters()).device
+
+    @contextmanager
+    def _inference(self) -> Iterator[None]:
+        """Run the network in eval mode. One that is being trained returns to training mode."""
+        was_training = self.running.training
+        if was_training:
+            self.running.eval()
+        try:
+            with torch.inference_mode(), torch.autocast(self.device.type, enabled=self.autocast):
+                yield
+        finally:
+            if was_training:
+                self.running.train()
 
     def launch(
         self, batch: Batch[np.ndarray], start: ReverseStart[np.ndarray], settings: InferenceSettings
     ) -> Pending:
-        """Run a batch. A network that is being trained returns to training mode."""
+        """Run a batch, once for each group of labels."""
         network = self.running
-        to_tensor = partial(torch.as_tensor, device=next(network.parameters()).device)
-        was_training = network.training
-        if was_training:
-            network.eval()
-        try:
-            with torch.inference_mode():
-                encoding = network.encoder(batch.map(to_tensor))
-                on_device = ReverseStart(to_tensor(start.slots), start.is_ragged)
-                if start.given is not None:
-                    on_device = start.map(to_tensor)
-                candidates = network.candidates(encoding, batch.keys, on_device, settings)
-        finally:
-            if was_training:
-                network.train()
+        to_tensor = partial(torch.as_tensor, device=self.device)
+        with self._inference():
+            tensors = batch.map(to_tensor)
+            on_device = ReverseStart(to_tensor(start.slots), start.is_ragged)
+            if start.given is not None:
+                on_device = start.map(to_tensor)
+            parts = []
+            for group in self.groups:
+                labels = None if group is None else group.expand(len(batch.subwords))
+                encoding = network.encoder(tensors, labels)
+                parts.append(network.candidates(encoding, batch.keys, on_device, settings))
+        candidates = join_groups(parts, self.groups)
         arrays = {name: a if a is None else a.cpu().numpy() for name, a in vars(candidates).items()}
         return lambda: Candidates(**arrays)
+
+
+def join_groups(
+    parts: list[Candidates[Tensor]], groups: list[LabelVectors | None]
+) -> Candidates[Tensor]:
+    """Join the candidates of groups of labels. Where spans are equal, decoding keeps the best."""
+    if len(parts) == 1:
+        return parts[0]
+    before = 0
+    for part, group in zip(parts, groups, strict=True):
+        assert group is not None
+        part.logits = None  # whose size is that of the group
+        part.type_id = part.type_id + before
+        before += group.belongs.shape[1]
+    return Candidates.combine(parts, lambda arrays: torch.cat(arrays, 2))
 
 
 def load_engine(
@@ -80,7 +147,7 @@ def load_engine(
     running = (
         network if precision == "float32" else _lower_precision(network, PRECISIONS[precision])
     )
-    if not on_gpu:
+    if not on_gpu or network.joins_labels:
         return TorchEngine(network, running)
     from diffusionner.inference.gpu.engine import GpuEngine
 
@@ -101,7 +168,10 @@ def _lower_precision(network: Network, dtype: torch.dtype) -> Network:
 
 def engine_in_training(network: Network) -> Engine:
     """Return an engine for a network that is being trained, on its current device."""
-    if next(network.parameters()).is_cuda:
+    on_gpu = next(network.parameters()).is_cuda
+    if network.joins_labels:
+        return TorchEngine(network, autocast=on_gpu)
+    if on_gpu:
         from diffusionner.inference.gpu.engine import GpuEngine
 
         return GpuEngine(network, network, cuda_graphs=False, autocast=True)

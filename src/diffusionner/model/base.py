@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from diffusionner.batching import Batch
 from diffusionner.corpus import Sentence
 from diffusionner.diffusion import BeliefDenoiser, Candidates, ReverseStart
-from diffusionner.model.encoder import SentenceEncoder, SentenceEncoding, Transformer
+from diffusionner.model.encoder import LabelVectors, SentenceEncoder, SentenceEncoding, Transformer
 from diffusionner.settings import InferenceSettings, Settings
 
 
@@ -31,7 +31,12 @@ class Network(nn.Module, ABC):
         super().__init__()
         self.labels = list(labels)
         self.method = settings.method
+        self.joins_labels = settings.decoder.joins_labels
         self.encoder = SentenceEncoder(transformer, settings.encoder)
+        self.table = None
+        if settings.decoder.types == "vectors":
+            shape = len(self.labels), settings.decoder.type_vectors, transformer.config.hidden_size
+            self.table = nn.Parameter(torch.randn(shape))
 
     @classmethod
     def resolve_settings(cls, settings: Settings, sentences: Sequence[Sentence]) -> Settings:
@@ -58,8 +63,21 @@ class Network(nn.Module, ABC):
     def encode(self, batch: Batch[Tensor], freeze_encoder: bool = False) -> SentenceEncoding:
         """Return H_S. freeze_encoder: without gradients for the pretrained part."""
         with torch.no_grad() if freeze_encoder else nullcontext():
-            words = self.encoder.pooled(batch)
-        return self.encoder.contextualise(words, batch.lengths, batch.characters)
+            labels, types = self.label_vectors(batch), None
+            if labels is None:
+                words = self.encoder.pooled(batch)
+            else:
+                words, types = self.encoder.pooled_with(batch, labels)
+        return self.encoder.contextualise(words, batch.lengths, batch.characters, types)
+
+    def label_vectors(self, batch: Batch[Tensor]) -> LabelVectors | None:
+        """Return the labels of each row of a batch; None if the types have weights of their own."""
+        if batch.labels is not None:
+            vectors = self.encoder.embed_labels(batch.labels.subwords, batch.labels.places)
+            return LabelVectors.owned(vectors, batch.labels.owner, batch.annotated_types.shape[1])
+        if self.table is not None:
+            return LabelVectors.of_table(self.table).expand(len(batch.subwords))
+        return None
 
     def start_from(self, weights: Mapping[str, Tensor], same_labels: bool) -> None:
         """Load the matching weights of a trained model; weights of types only for equal labels."""

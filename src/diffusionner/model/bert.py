@@ -1,7 +1,8 @@
-"""BERT for inference: computes what transformers' BertModel does, with the same weight names.
+"""BERT: computes what transformers' BertModel does, with the same weight names.
 
-Training uses transformers. Importing its models takes twice as long as everything else in loading a
-trained model, and a third of the memory. Nearly all small encoders are BERTs, which do without it.
+Importing transformers' models takes twice as long as everything else in loading a trained model,
+and a third of the memory. Nearly all small encoders are BERTs, which do without it. Training uses
+transformers, except for models that read labels with the text, which is done here.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class BertConfig:
         self.max_position_embeddings = _size(values, "max_position_embeddings")
         self.type_vocab_size = _size(values, "type_vocab_size")
         self.layer_norm_eps: float = values["layer_norm_eps"]
+        self.hidden_dropout_prob: float = values.get("hidden_dropout_prob", 0.0)
+        self.attention_probs_dropout_prob: float = values.get("attention_probs_dropout_prob", 0.0)
         if not 0 < self.layer_norm_eps < 1:
             raise ValueError(f"layer_norm_eps is {self.layer_norm_eps}")
         if self.hidden_size % self.num_attention_heads:
@@ -82,8 +85,22 @@ class Bert(nn.Module):
         mask = attention_mask
         if mask.dim() == 2:
             mask = mask.bool()[:, None, None]
-        positions = self.embeddings.position_embeddings.weight[: input_ids.shape[1]]
-        return BertOutput(self._states(input_ids, positions, partial(_attend, mask)))
+        return BertOutput(self.run(self.embed(input_ids), mask))
+
+    def embed(self, input_ids: Tensor, places: Tensor | None = None) -> Tensor:
+        """Return the inputs of the first layer: [B, L] → [B, L, h]. places: positions, if given."""
+        table = self.embeddings.position_embeddings
+        positions = table.weight[: input_ids.shape[1]] if places is None else table(places)
+        states: Tensor = self.embeddings(input_ids, positions)
+        return states
+
+    def run(self, states: Tensor, mask: Tensor) -> Tensor:
+        """Run all layers: states [B, L, h], mask [B, 1, 1 or L, L] of bool."""
+        dropout = self.config.attention_probs_dropout_prob if self.training else 0.0
+        attend = partial(_attend, mask, dropout)
+        for layer in self.encoder.get_submodule("layer").children():
+            states = layer(states, attend)
+        return states
 
     def packed(self, ids: Tensor, boundaries: Tensor, longest: int) -> Tensor:
         """Encode concatenated sentences on a GPU, in 16 bits: ids [T] → [T, h].
@@ -94,20 +111,18 @@ class Bert(nn.Module):
         place = torch.arange(len(ids), dtype=torch.int32, device=ids.device)
         sentence = torch.searchsorted(boundaries, place, right=True) - 1
         place = (place - boundaries[sentence]).clamp(max=self.config.max_position_embeddings - 1)
-        positions = self.embeddings.position_embeddings(place)
-        return self._states(ids, positions, partial(_attend_packed, boundaries, longest))
-
-    def _states(self, ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        states: Tensor = self.embeddings(ids, positions)
+        states: Tensor = self.embeddings(ids, self.embeddings.position_embeddings(place))
+        attend = partial(_attend_packed, boundaries, longest)
         for layer in self.encoder.get_submodule("layer").children():
             states = layer(states, attend)
         return states
 
 
-def _attend(mask: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """[B, L, heads, head size], mask [B, 1, 1, L]"""
+def _attend(mask: Tensor, dropout: float, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """[B, L, heads, head size], mask [B, 1, 1 or L, L]"""
     query, key, value = (x.transpose(1, 2) for x in (query, key, value))
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask).transpose(1, 2)
+    attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
+    return attended.transpose(1, 2)
 
 
 def _attend_packed(
@@ -129,12 +144,13 @@ class _Embeddings(nn.Module):
         self.position_embeddings = nn.Embedding(config.max_position_embeddings, size)
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, size)
         self.LayerNorm = nn.LayerNorm(size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
-        """ids [B, L] with positions [L, h], or [T] with [T, h] → [..., h]"""
+        """ids [B, L] with positions [L, h] or [B, L, h], or [T] with [T, h] → [..., h]"""
         states = self.word_embeddings(ids) + self.token_type_embeddings.weight[0]
         states = states + positions
-        normed: Tensor = self.LayerNorm(states)
+        normed: Tensor = self.dropout(self.LayerNorm(states))
         return normed
 
 
@@ -145,10 +161,10 @@ class _Layer(nn.Module):
         self.heads = config.num_attention_heads
         of_self = {name: nn.Linear(size, size) for name in ("query", "key", "value")}
         self.attention = nn.ModuleDict(
-            {"self": nn.ModuleDict(of_self), "output": _Output(size, size, config.layer_norm_eps)}
+            {"self": nn.ModuleDict(of_self), "output": _Output(size, config)}
         )
         self.intermediate = nn.ModuleDict({"dense": nn.Linear(size, inner)})
-        self.output = _Output(inner, size, config.layer_norm_eps)
+        self.output = _Output(inner, config)
 
     def forward(self, states: Tensor, attend: Attend) -> Tensor:
         """[..., h] → [..., h]"""
@@ -166,11 +182,12 @@ class _Layer(nn.Module):
 class _Output(nn.Module):
     """Projection, residual and norm."""
 
-    def __init__(self, inner: int, size: int, eps: float) -> None:
+    def __init__(self, inner: int, config: BertConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(inner, size)
-        self.LayerNorm = nn.LayerNorm(size, eps=eps)
+        self.dense = nn.Linear(inner, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, inner: Tensor, states: Tensor) -> Tensor:
-        normed: Tensor = self.LayerNorm(self.dense(inner) + states)
+        normed: Tensor = self.LayerNorm(self.dropout(self.dense(inner)) + states)
         return normed

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from diffusionner.diffusion import Candidates
 from diffusionner.errors import SettingsError
 from diffusionner.model.encoder import SentenceEncoding
-from diffusionner.model.initializer import Initializer, SpanScores
+from diffusionner.model.initializer import Initializer, SpanScores, type_probabilities
 from diffusionner.settings import DecoderSettings
 
 KeysValues = tuple[Tensor, Tensor]  # [B, heads, S, h / heads] each
@@ -36,6 +36,7 @@ class PreparedSentence:
     starts: Tensor  # [B, M, h] contribution of a span's first word to H_X
     ends: Tensor  # [B, M, h] contribution of its last word
     initial: SpanScores | None = None
+    types: Tensor | None = None  # [B, C, type size], if types are vectors
 
 
 @dataclass
@@ -46,6 +47,7 @@ class Prediction:
     right: Tensor  # [B, D, K, M]
     types: Tensor  # [B, D, K, C + 1]
     spans: Tensor  # [B, D, K, 2] left and right word of the noisy spans
+    exclusive: bool = True  # a span has at most one type
 
 
 class EntityDecoder(nn.Module):
@@ -54,7 +56,10 @@ class EntityDecoder(nn.Module):
     # Prefixes of the weights that belong to the types.
     type_weights = ("classifier.3.", *(f"initializer.{name}" for name in Initializer.type_weights))
 
-    def __init__(self, size: int, types: int, timesteps: int, settings: DecoderSettings) -> None:
+    def __init__(
+        self, size: int, types: int, timesteps: int, settings: DecoderSettings, type_size: int = 0
+    ) -> None:
+        """type_size: size of the vectors of types, if they are vectors."""
         super().__init__()
         if size % settings.heads:
             raise SettingsError(
@@ -76,14 +81,16 @@ class EntityDecoder(nn.Module):
             nn.Linear(size, size),
             nn.GELU(),
             nn.Dropout(settings.dropout),
-            nn.Linear(size, types + 1),
+            nn.Linear(size, type_size if settings.joins_labels else types + 1),
         )
+        self.to_factors = nn.Linear(type_size, type_size + 1) if settings.joins_labels else None
         window = settings.offset_window
         self.offsets = OffsetScores(size, window) if window else None
         self.initializer = None
         if settings.initializer != "none":
             scored_types = types if settings.initializer == "types" else 0
-            self.initializer = Initializer(size, scored_types, settings.dropout)
+            vectors = type_size if settings.joins_labels else None
+            self.initializer = Initializer(size, scored_types, settings.dropout, vectors)
         self.timestep_table: Tensor
         self.register_buffer(
             "timestep_table", sinusoidal_table(timesteps + 1, size), persistent=False
@@ -104,8 +111,16 @@ class EntityDecoder(nn.Module):
             right=self.right.words(states),
             starts=starts,
             ends=ends,
-            initial=self.initializer(states, encoding.mask) if self.initializer else None,
+            initial=self.initial(encoding),
+            types=encoding.types,
         )
+
+    def initial(self, encoding: SentenceEncoding) -> SpanScores | None:
+        """Score all spans with the initializer, if there is one."""
+        if self.initializer is None:
+            return None
+        scores: SpanScores = self.initializer(encoding.states, encoding.mask, encoding.types)
+        return scores
 
     def forward(
         self, sentence: PreparedSentence, spans: Tensor, t: Tensor, slots: Tensor | None = None
@@ -134,7 +149,13 @@ class EntityDecoder(nn.Module):
         if self.offsets is not None:
             more_left, more_right = self.offsets(hidden, spans, sentence.mask.shape[1])
             left, right = left + more_left, right + more_right
-        return Prediction(left, right, self.classifier(hidden).float(), spans)
+        types = self.classifier(hidden)
+        if self.to_factors is None or sentence.types is None:
+            return Prediction(left, right, types.float(), spans)
+        factors, bias = self.to_factors(sentence.types).split([types.shape[-1], 1], -1)
+        products = types.flatten(1, 2) @ factors.transpose(1, 2) / math.sqrt(types.shape[-1])
+        logits = (products + bias.transpose(1, 2)).view(*types.shape[:-1], -1).float()
+        return Prediction(left, right, F.pad(logits, (0, 1)), spans, exclusive=False)
 
     def _pooling_tables(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """Return the contribution of every word to H_X as the first and as the last of a span.
@@ -348,7 +369,7 @@ def read_out(
     left_score, left = prediction.left.max(-1)  # [B, D, K]
     right_score, right = prediction.right.max(-1)
     boundaries = left_score.sigmoid() + right_score.sigmoid()
-    types = prediction.types.softmax(-1)  # [B, D, K, C + 1]
+    types = type_probabilities(prediction.types, prediction.exclusive)  # [B, D, K, C + 1]
     if initial is not None and initial.types is not None:
         of_initial = initial.type_probabilities(left, right)
         type_probability, type_id = ((types + of_initial) / 2).max(-1)

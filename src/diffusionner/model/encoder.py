@@ -12,12 +12,11 @@ from torch.nn import functional as F
 
 from diffusionner.batching import Batch
 from diffusionner.batching.subwords import CHARACTER_CODES
+from diffusionner.model.bert import Bert
 from diffusionner.settings import EncoderSettings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-    from diffusionner.model.bert import Bert
 
 # A string: transformers takes seconds to import, and inference can do without it (see bert.py).
 Transformer: TypeAlias = "PreTrainedModel | Bert"
@@ -40,6 +39,36 @@ class SentenceEncoding:
     states: Tensor  # [B, M, h], zero for padding
     mask: Tensor  # [B, M] true for words
     lengths: Tensor  # [B]
+    types: Tensor | None = None  # [B, C, size of the transformer], if types are vectors
+
+
+@dataclass
+class LabelVectors:
+    """The labels of each row of a batch, as T more inputs of the encoder for C labels."""
+
+    vectors: Tensor  # [R, T, size of the transformer], one for each subword of a label
+    belongs: Tensor  # [R, C, T] true for the vectors of a label
+
+    @classmethod
+    def of_table(cls, table: Tensor) -> LabelVectors:
+        """Make one row from a table [C, K, h], which has zeros where a label has fewer vectors."""
+        present = table.detach().abs().amax(-1) > 0  # [C, K]
+        return cls.owned(table[present][None], present.nonzero()[None, :, 0], len(table))
+
+    @classmethod
+    def owned(cls, vectors: Tensor, owner: Tensor, count: int) -> LabelVectors:
+        """owner: [R, T] place of the label of each vector, -1 for padding; count: C."""
+        label = torch.arange(count, device=owner.device)
+        return cls(vectors, owner[:, None] == label[:, None])
+
+    def expand(self, rows: int) -> LabelVectors:
+        """Give the same labels to all rows."""
+        return LabelVectors(*(tensor.expand(rows, -1, -1) for tensor in vars(self).values()))
+
+    def average(self, states: Tensor) -> Tensor:
+        """Return the mean state of each label: [R, T, h] → [R, C, h]."""
+        weights = self.belongs.to(states.dtype)
+        return weights @ states / weights.sum(-1, keepdim=True).clamp(min=1)
 
 
 CHARACTER_SIZE = 48  # of a character embedding
@@ -138,8 +167,12 @@ class SentenceEncoder(nn.Module):
             nn.Identity() if size == self.hidden_size else nn.Linear(size, self.hidden_size)
         )
 
-    def forward(self, batch: Batch[Tensor]) -> SentenceEncoding:
-        return self.contextualise(self.pooled(batch), batch.lengths, batch.characters)
+    def forward(self, batch: Batch[Tensor], labels: LabelVectors | None = None) -> SentenceEncoding:
+        if labels is None:
+            words, types = self.pooled(batch), None
+        else:
+            words, types = self.pooled_with(batch, labels)
+        return self.contextualise(words, batch.lengths, batch.characters, types)
 
     def pooled(self, batch: Batch[Tensor]) -> Tensor:
         """Run the pretrained part: return word states [B, M, size of the transformer]."""
@@ -150,8 +183,30 @@ class SentenceEncoder(nn.Module):
         subwords = self.transformer(input_ids=batch.subwords, attention_mask=mask).last_hidden_state
         return pool_subwords(subwords, batch.first, batch.word_of, batch.row, self.pooling)
 
+    def pooled_with(self, batch: Batch[Tensor], labels: LabelVectors) -> tuple[Tensor, Tensor]:
+        """Run the pretrained part on text and labels: return states of words and of labels.
+
+        The text sees the labels and they see the text, but no label sees another, and all have the
+        same positions, so their order cannot matter.
+
+        [B, M, h], [B, C, h]
+        """
+        assert isinstance(self.transformer, Bert)
+        text = batch.attention.bool()
+        states = self.transformer.embed(batch.subwords)
+        states = torch.cat([states, labels.vectors.to(states.dtype)], 1)
+        states = self.transformer.run(states, joint_mask(text, labels.belongs)[:, None])
+        subwords, types = states[:, : text.shape[1]], states[:, text.shape[1] :]
+        words = pool_subwords(subwords, batch.first, batch.word_of, batch.row, self.pooling)
+        return words, labels.average(types)[batch.row]
+
+    def embed_labels(self, subwords: Tensor, places: Tensor) -> Tensor:
+        """Return the vectors of labels: subwords and their positions, [R, T] → [R, T, h]."""
+        assert isinstance(self.transformer, Bert)
+        return self.transformer.embed(subwords, places)
+
     def contextualise(
-        self, states: Tensor, lengths: Tensor, characters: Tensor
+        self, states: Tensor, lengths: Tensor, characters: Tensor, types: Tensor | None = None
     ) -> SentenceEncoding:
         """Run the part trained from scratch: characters, BiLSTM, projection."""
         mask = torch.arange(states.shape[1], device=states.device) < lengths[:, None]
@@ -161,7 +216,19 @@ class SentenceEncoder(nn.Module):
         if self.lstm is not None:
             states = self.dropout(self.lstm(states, lengths))
         states = self.projection(states).masked_fill(~mask[..., None], 0.0)
-        return SentenceEncoding(states, mask, lengths)
+        return SentenceEncoding(states, mask, lengths, types)
+
+
+def joint_mask(text: Tensor, belongs: Tensor) -> Tensor:
+    """Return what sees what: subwords of text, then of labels → [R, L + T, L + T].
+
+    text: [R, L] true for real subwords; belongs: [R, C, T] true for the subwords of a label.
+    """
+    length, count = text.shape[1], belongs.shape[2]
+    number = belongs.float()
+    same = number.transpose(1, 2) @ number > 0
+    of_labels = torch.cat([belongs.any(1)[:, None].expand(-1, length, -1), same], 1)
+    return torch.cat([text[:, None].expand(-1, length + count, -1), of_labels], 2)
 
 
 def pool_subwords(

@@ -20,6 +20,8 @@ from diffusionner.diffusion import Candidates
 
 SPAN_SIZE = 64  # of the two vectors whose product scores a span
 BIAFFINE_SIZE = 150  # S, as published
+PRODUCT_SIZE = 256  # S, if types are vectors
+RARE = -60.0  # start of the bias of a type, before it is divided by the root of S
 MAX_WIDTH = 32  # words; all wider spans share one bias
 IMPOSSIBLE = -1e4  # score of a pair of words that is not a span
 
@@ -30,6 +32,7 @@ class SpanScores:
 
     spans: Tensor  # [B, M, M] log-odds that it is an entity
     types: Tensor | None = None  # [B, M, M, C] logits of each type; that of no-entity is zero
+    exclusive: bool = True  # a span has at most one type
 
     def span_probabilities(self, left: Tensor, right: Tensor) -> Tensor:
         """Return the probability that spans are entities. left, right: [B, D, K] → [B, D, K]"""
@@ -46,7 +49,7 @@ class SpanScores:
 
     def type_probabilities(self, left: Tensor, right: Tensor) -> Tensor:
         """Return the probabilities of each type and of no-entity: [B, D, K, C + 1]."""
-        return self.type_logits(left, right).softmax(-1)
+        return type_probabilities(self.type_logits(left, right), self.exclusive)
 
     def candidates(self, spans: Tensor, slots: Tensor) -> Candidates[Tensor]:
         """Score spans [B, K, 2] by their type alone, without denoising; slots: [B, K].
@@ -56,12 +59,23 @@ class SpanScores:
         spans, slots = spans[:, None], slots[:, None]  # as one step
         left, right = spans.unbind(-1)
         logits = self.type_logits(left, right)
-        probabilities = logits.softmax(-1)
+        probabilities = type_probabilities(logits, self.exclusive)
         probability, type_id = probabilities.max(-1)
         is_entity = (type_id < probabilities.shape[-1] - 1) & slots
         return Candidates(
             left, right, type_id, 3 * probability, probability, is_entity, slots, spans, logits
         )
+
+
+def type_probabilities(logits: Tensor, exclusive: bool) -> Tensor:
+    """Return the probability of each type and of no-entity, [..., C + 1].
+
+    exclusive: they add up to one. Otherwise a span can be of several types, the probability of each
+    is independent of what else is asked for, and that of no-entity is zero: thresholds decide.
+    """
+    if exclusive:
+        return logits.softmax(-1)
+    return F.pad(logits[..., :-1].sigmoid(), (0, 1))
 
 
 class Biaffine(nn.Module):
@@ -89,11 +103,44 @@ class Biaffine(nn.Module):
         turned = self.product(first).view(batch, -1, BIAFFINE_SIZE)  # [B, M * types, S]
         pairs = (turned @ last.transpose(1, 2)).view(batch, words, -1, words).transpose(2, 3)
         alone = self.first_weight(first)[:, :, None] + self.last_weight(last)[:, None]
-        word = torch.arange(words, device=states.device)
-        width = (word - word[:, None]).clamp(0, MAX_WIDTH - 1)  # [M, M]
-        # A product with one-hot rows: the gradient of indexing would be accumulated word by word.
-        of_width = F.one_hot(width, MAX_WIDTH).to(self.width.dtype) @ self.width
-        return pairs.float() + alone.float() + of_width.float()
+        return pairs.float() + alone.float() + width_bias(self.width, words)
+
+
+class SpanTypeProduct(nn.Module):
+    """Scores every span for every type that is given as a vector.
+
+    A type's vector becomes the diagonal of U and the two halves of W in sᵀ U e + W (s ‖ e) + b.
+    """
+
+    def __init__(self, size: int, type_size: int, dropout: float) -> None:
+        super().__init__()
+        self.first = nn.Linear(size, PRODUCT_SIZE)
+        self.last = nn.Linear(size, PRODUCT_SIZE)
+        self.dropout = nn.Dropout(dropout)
+        self.norm = nn.LayerNorm(type_size)
+        self.factors = nn.Linear(type_size, 3 * PRODUCT_SIZE + 1)
+        nn.init.constant_(self.factors.bias[-1:], RARE)
+        self.width = nn.Parameter(torch.zeros(MAX_WIDTH))
+
+    def forward(self, states: Tensor, types: Tensor) -> Tensor:
+        """H_S [B, M, h], types [B, C, type size] → [B, M, M, C] of (left, right), in float32"""
+        first = self.dropout(F.gelu(self.first(states)))
+        last = self.dropout(F.gelu(self.last(states)))
+        factors = self.factors(self.norm(types)) / math.sqrt(PRODUCT_SIZE)
+        of_both, of_first, of_last, bias = factors.split([*[PRODUCT_SIZE] * 3, 1], -1)
+        turned = first[:, None] * of_both[:, :, None]  # [B, C, M, S]
+        scores = turned @ last.transpose(1, 2)[:, None]  # [B, C, M, M]
+        scores = scores + (of_first @ first.transpose(1, 2))[..., None]
+        scores = scores + (of_last @ last.transpose(1, 2))[:, :, None] + bias[..., None]
+        return (scores.float() + width_bias(self.width, states.shape[1])).permute(0, 2, 3, 1)
+
+
+def width_bias(biases: Tensor, words: int) -> Tensor:
+    """Return the bias of each span by its width: [MAX_WIDTH, ...] → [M, M, ...], in float32."""
+    word = torch.arange(words, device=biases.device)
+    width = (word - word[:, None]).clamp(0, MAX_WIDTH - 1)  # [M, M]
+    # A product with one-hot rows: the gradient of indexing would be accumulated word by word.
+    return (F.one_hot(width, MAX_WIDTH).to(biases.dtype) @ biases).float()
 
 
 class Initializer(nn.Module):
@@ -101,20 +148,30 @@ class Initializer(nn.Module):
 
     type_weights = tuple(f"types.{name}" for name in Biaffine.type_weights)
 
-    def __init__(self, size: int, types: int, dropout: float) -> None:
-        """types: number of types to score; 0 scores spans regardless of type."""
+    def __init__(self, size: int, types: int, dropout: float, type_size: int | None = None) -> None:
+        """types: number of types to score; 0 scores spans regardless of type.
+
+        type_size: size of the vectors of types, if they are given as vectors.
+        """
         super().__init__()
         self.project = nn.Linear(size, 2 * SPAN_SIZE + 2)
-        self.types = Biaffine(size, types, dropout) if types else None
+        self.types: Biaffine | SpanTypeProduct | None = None
+        if type_size is not None:
+            self.types = SpanTypeProduct(size, type_size, dropout)
+        elif types:
+            self.types = Biaffine(size, types, dropout)
 
-    def forward(self, states: Tensor, mask: Tensor) -> SpanScores:
-        """H_S [B, M, h], mask [B, M] true for words"""
+    def forward(self, states: Tensor, mask: Tensor, vectors: Tensor | None = None) -> SpanScores:
+        """H_S [B, M, h], mask [B, M] true for words, vectors of types [B, C, type size]"""
         first, last, alone = self.project(states).float().split([SPAN_SIZE, SPAN_SIZE, 2], -1)
         scores = rotate(first) @ rotate(last).transpose(1, 2) / math.sqrt(SPAN_SIZE)
         scores = scores + alone[..., :1] + alone[..., 1][:, None]
         outside = ~valid_spans(mask)
         if self.types is None:
             return SpanScores(scores.masked_fill(outside, IMPOSSIBLE))
+        if isinstance(self.types, SpanTypeProduct):
+            types = self.types(states, vectors) + scores[..., None]
+            return SpanScores(types.amax(-1).masked_fill(outside, IMPOSSIBLE), types, False)
         types = self.types(states) + scores[..., None]
         return SpanScores(types.logsumexp(-1).masked_fill(outside, IMPOSSIBLE), types)
 

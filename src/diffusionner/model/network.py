@@ -49,7 +49,7 @@ class ReverseState:
 class DenoisingNetwork(Network):
     """Sentence encoder and entity decoder, with the schedule and coordinates of the diffusion."""
 
-    type_weights = tuple(f"decoder.{name}" for name in EntityDecoder.type_weights)
+    type_weights = ("table", *(f"decoder.{name}" for name in EntityDecoder.type_weights))
 
     def __init__(self, transformer: Transformer, labels: Sequence[str], settings: Settings) -> None:
         super().__init__(transformer, labels, settings)
@@ -60,6 +60,7 @@ class DenoisingNetwork(Network):
             len(self.labels),
             settings.diffusion.timesteps,
             settings.decoder,
+            transformer.config.hidden_size,
         )
         self.beliefs = BeliefNetwork() if settings.decoder.beliefs else None
         if self.beliefs is not None:
@@ -103,12 +104,11 @@ class DenoisingNetwork(Network):
         start: ReverseStart[Tensor],
         settings: InferenceSettings,
     ) -> Candidates[Tensor]:
-        initializer = self.decoder.initializer
         # With a belief network, the boundaries of candidates stay: a better span is another one.
         own = self.beliefs is not None and start.given is None and settings.start == "candidates"
         if settings.steps == 0 or own:
-            assert initializer is not None
-            initial = initializer(encoding.states, encoding.mask)
+            initial = self.decoder.initial(encoding)
+            assert initial is not None
             spans, slots, _ = self._choose_spans(initial, start, settings)
             assert spans is not None
             return initial.candidates(spans, slots)

@@ -10,12 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from diffusionner.batching import DEVICE_ARRAYS, Batch
+from diffusionner.batching import DEVICE_ARRAYS, Batch, RowLabels
 
 
 def batch_to_device(batch: Batch[np.ndarray], device: torch.device) -> Batch[Tensor]:
     """Move the arrays of a batch that a device needs."""
-    return with_tensors(batch, to_device(device_arrays(batch), device))
+    moved = with_tensors(batch, to_device(device_arrays(batch), device))
+    if batch.labels is not None:
+        moved.labels = RowLabels(*to_device(list(vars(batch.labels).values()), device))
+    return moved
 
 
 def device_arrays(batch: Batch[np.ndarray]) -> list[np.ndarray]:

@@ -59,8 +59,10 @@ def create_app(service: Service) -> FastAPI:
     def openapi() -> dict[str, Any]:
         description = generate()
         if service.loaded is not None:
-            model = service.loaded
-            describe_model(description, model.labels, not model.settings.can_skip_denoising)
+            model, settings = service.loaded, service.loaded.settings
+            describe_model(
+                description, model.labels, settings.reads_labels, not settings.can_skip_denoising
+            )
         return description
 
     app.openapi = openapi  # type: ignore[method-assign]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from diffusionner.errors import DataError, SettingsError
+from diffusionner.label_set import LabelSet
 from diffusionner.refinement import GivenSpans, refinement_settings
 from diffusionner.service.api_errors import ApiError, client_gone, timed_out, too_much_work
 from diffusionner.service.job import Document, Job
@@ -35,7 +36,7 @@ from diffusionner.service.schema import (
     with_limits,
 )
 from diffusionner.service.work import WorkEstimate
-from diffusionner.service.worker import Operation
+from diffusionner.service.worker import ModelInfo, Operation
 
 NDJSON = "application/x-ndjson"
 ERRORS = {
@@ -71,16 +72,16 @@ def make_router(service: Service) -> APIRouter:
         sent when it is ready: `{"text", "entities"}`, or `{"error"}` as the last line.
         """
         parsed = await read_body(request, entities_request, limits)
-        check_options(parsed, service.model)
+        model, asked = service.model, check_options(parsed, service.model)
         options = parsed.inference_options()
-        estimate = WorkEstimate(service.model.settings, options, service.model.word_limits)
+        estimate = WorkEstimate(model.settings, options, model.word_limits, labels=asked)
         documents = await service.batcher.read_all(parsed.texts, estimate)
-        operation = Operation("entities", tuple(options.items()))
+        operation = Operation("entities", tuple(options.items()), asked)
         job = Job(operation, documents, estimate.batch, service.model.settings)
         await service.batcher.submit(job)
 
         def encode(document: Document) -> bytes:
-            found = document.entities(document.results, service.model.labels, parsed.labels)
+            found = document.entities(document.results, *_label_names(model, parsed, asked))
             return _json({"text": document.text, "entities": found})
 
         return await _respond(service, request, job, encode)
@@ -102,15 +103,16 @@ def make_router(service: Service) -> APIRouter:
             settings = refinement_settings(model.settings, parsed.inference_options(), only)
         except SettingsError as error:
             raise ApiError(422, "invalid", str(error)) from None
-        check_options(parsed, model)
+        asked = check_options(parsed, model)
+        names = _label_names(model, parsed, asked)
         options = {**parsed.inference_options(), "steps": settings.inference.steps}
-        estimate = WorkEstimate(model.settings, options, model.word_limits, only)
+        estimate = WorkEstimate(model.settings, options, model.word_limits, only, asked)
         places = (
             partial(
                 GivenSpans,
                 [span.model_dump() for span in one.spans],
                 len(one.text),
-                labels=model.labels,
+                labels=names[0],
                 label_map=parsed.label_map,
                 place=f"texts[{number}]: ",
             )
@@ -121,12 +123,12 @@ def make_router(service: Service) -> APIRouter:
             documents = await service.batcher.read_all(texts, estimate, places)
         except DataError as error:
             raise ApiError(422, "invalid_span", str(error)) from None
-        operation = Operation("refine", (*options.items(), ("only", only)))
+        operation = Operation("refine", (*options.items(), ("only", only)), asked)
         job = Job(operation, documents, estimate.batch, model.settings)
         await service.batcher.submit(job)
 
         def encode(document: Document) -> bytes:
-            refined = document.refinement(model.labels, parsed.labels, only)
+            refined = document.refinement(*names, only)
             return _json({"text": document.text, **refined})
 
         return await _respond(service, request, job, encode)
@@ -143,20 +145,21 @@ def make_router(service: Service) -> APIRouter:
         settings = service.model.settings
         if not settings.denoises:
             raise ApiError(422, "invalid", f"method {settings.method} has no denoising steps")
-        check_options(parsed, service.model, start="noise")
+        asked = check_options(parsed, service.model, start="noise")
         # Noise needs as many spans as in training.
         spans = settings.diffusion.spans if settings.inference.start != "noise" else None
         options = {"spans": spans, **parsed.inference_options(), "start": "noise"}
-        estimate = WorkEstimate(settings, options, service.model.word_limits)
+        estimate = WorkEstimate(settings, options, service.model.word_limits, labels=asked)
         document = await service.batcher.read(parsed.text, estimate)
         if document.sentences:
             _choose_sentence(document, parsed.sentence, estimate, limits)
-        operation = Operation("steps", tuple(options.items()))
+        operation = Operation("steps", tuple(options.items()), asked)
         job = Job(operation, [document], estimate.batch, service.model.settings)
         await service.batcher.submit(job)
         await _wait(service, request, job)
+        names = _label_names(service.model, parsed, asked)
         return StreamingResponse(
-            _steps_json(service, document, parsed.labels), media_type="application/json"
+            _steps_json(service, document, *names), media_type="application/json"
         )
 
     @router.get("/v1/models", responses=_responses(Models, 401, 503), response_model=None)
@@ -167,6 +170,7 @@ def make_router(service: Service) -> APIRouter:
         model = Model(
             name=service.name,
             labels=loaded.labels,
+            open_labels=loaded.settings.reads_labels,
             backend=loaded.backend,
             method=loaded.settings.method,
             steps=inference.steps if denoises else None,
@@ -225,6 +229,13 @@ def _inline(schema: Any, definitions: dict[str, Any]) -> Any:
     if "$ref" in schema:
         return _inline(definitions[schema["$ref"].rpartition("/")[2]], definitions)
     return {name: _inline(one, definitions) for name, one in schema.items()}
+
+
+def _label_names(
+    model: ModelInfo, parsed: Options, asked: LabelSet | None
+) -> tuple[Sequence[str], Collection[str] | None]:
+    """Return the labels that type ids refer to, and which of them are wanted (None: all)."""
+    return (model.labels, parsed.labels) if asked is None else (asked.names, None)
 
 
 def _choose_sentence(
@@ -319,10 +330,9 @@ class LinesResponse(StreamingResponse):
 
 
 async def _steps_json(
-    service: Service, document: Document, wanted: list[str] | None
+    service: Service, document: Document, labels: Sequence[str], wanted: Collection[str] | None
 ) -> AsyncIterator[bytes]:
     """Yield the JSON of a `StepsResponse`, step by step."""
-    labels = service.model.labels
     sentences = [(s.starts[0], s.ends[-1]) for s in document.sentences]
     head = {"model": service.name, "text": document.text, "sentences": sentences}
     if not document.chosen:

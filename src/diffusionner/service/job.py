@@ -6,7 +6,7 @@ import asyncio
 import time
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,13 +54,13 @@ class Document:
         self.work[sentence] *= 2  # once for the steps, once for the entities
 
     def entities(
-        self, found: Sequence[Found], labels: Sequence[str], wanted: Sequence[str] | None
+        self, found: Sequence[Found], labels: Sequence[str], wanted: Collection[str] | None
     ) -> list[dict[str, Any]]:
         """Return entities of these types; found: entities of each sentence, in words."""
         return _to_dicts(self._in_characters(found, labels), wanted)
 
     def refinement(
-        self, labels: Sequence[str], wanted: Sequence[str] | None, only: bool
+        self, labels: Sequence[str], wanted: Collection[str] | None, only: bool
     ) -> dict[str, Any]:
         """Return entities of these types, and what became of each given span."""
         assert self.given is not None
@@ -78,7 +78,7 @@ class Document:
                 yield Entity(start, end, labels[type_id], score, self.text[start:end])
 
 
-def _to_dicts(entities: Iterable[Entity], wanted: Sequence[str] | None) -> list[dict[str, Any]]:
+def _to_dicts(entities: Iterable[Entity], wanted: Collection[str] | None) -> list[dict[str, Any]]:
     return [e.to_dict() for e in entities if wanted is None or e.label in wanted]
 
 

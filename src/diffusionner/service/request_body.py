@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
 
 from diffusionner.errors import SettingsError, nearest
+from diffusionner.label_set import LabelSet
 from diffusionner.service.api_errors import CLOSE, ApiError, client_gone, too_large
 from diffusionner.service.limits import Limits
 from diffusionner.service.schema import Options
@@ -72,16 +73,24 @@ def _field_name(location: tuple[int | str, ...]) -> str:
     return str(location[0])[:40] + indices
 
 
-def check_options(parsed: Options, model: ModelInfo, **inference: Any) -> None:
+def check_options(parsed: Options, model: ModelInfo, **inference: Any) -> LabelSet | None:
     """Raise ApiError for options that this model does not support.
 
     inference: settings that the service adds to them.
+
+    Return the labels that a model with open labels is asked for; None if they are those it has.
     """
     try:
         model.settings.with_inference({**parsed.inference_options(), **inference})
     except SettingsError as error:
         raise ApiError(422, "invalid", str(error)) from None
+    if model.settings.reads_labels:
+        try:
+            return None if parsed.labels is None else LabelSet.of(parsed.labels)
+        except SettingsError as error:
+            raise ApiError(422, "invalid", f"labels: {error}") from None
     for label in parsed.labels or ():
         if label not in model.labels:
             hint = nearest(label[:40], model.labels)
             raise ApiError(422, "unknown_label", f"the model has no such type; {hint}")
+    return None

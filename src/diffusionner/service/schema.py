@@ -11,6 +11,7 @@ from diffusionner.service.limits import Limits
 MAX_LABELS = 1_000  # per request
 MAX_GIVEN = 1_000  # spans per text
 LABEL_CHARACTERS = 200
+DESCRIPTION_CHARACTERS = 500
 
 
 def _integer(value: Any) -> Any:
@@ -26,6 +27,10 @@ def _distinct(labels: list[str]) -> list[str]:
 Index = Annotated[int, Field(ge=0), BeforeValidator(_integer)]
 Label = Annotated[str, Field(max_length=LABEL_CHARACTERS)]
 Labels = Annotated[list[Label], Field(max_length=MAX_LABELS), AfterValidator(_distinct)]
+Described = Annotated[
+    dict[Label, Annotated[str, Field(max_length=DESCRIPTION_CHARACTERS)]],
+    Field(max_length=MAX_LABELS),
+]
 INFERENCE_OPTIONS = {"steps", "spans", "threshold", "overlap"}
 
 
@@ -47,7 +52,11 @@ class Options(BaseModel):
     overlap: Literal["nested", "flat", "all"] | None = Field(
         None, description="Keep nested but not crossing entities, only disjoint ones, or all."
     )
-    labels: Labels | None = Field(None, description="Return only entities of these types.")
+    labels: Labels | Described | None = Field(
+        None,
+        description="Types to look for; an object describes each of them in words. A model with "
+        "fixed labels must know them all.",
+    )
 
     def inference_options(self) -> dict[str, Any]:
         return self.model_dump(include=INFERENCE_OPTIONS, exclude_none=True)
@@ -179,6 +188,7 @@ class StepsResponse(BaseModel):
 class Model(BaseModel):
     name: str
     labels: list[str]
+    open_labels: bool = Field(description="Whether any other labels can be asked for.")
     backend: str
     method: str
     steps: int | None = Field(description="null for methods without diffusion, as is spans.")
@@ -203,11 +213,15 @@ class ErrorBody(BaseModel):
     error: ErrorDetail
 
 
-def describe_model(schema: dict[str, Any], labels: list[str], needs_steps: bool) -> None:
+def describe_model(
+    schema: dict[str, Any], labels: list[str], is_open: bool, needs_steps: bool
+) -> None:
     """Add the model's labels and minimum number of steps to an OpenAPI description."""
     for path in ("/v1/entities", "/v1/refine", "/v1/steps"):
         content = schema["paths"][path]["post"]["requestBody"]["content"]
         fields = content["application/json"]["schema"]["properties"]
-        fields["labels"]["anyOf"][0]["items"]["enum"] = labels
+        if not is_open:
+            listed, described, _ = fields["labels"]["anyOf"]
+            listed["items"]["enum"], described["propertyNames"] = labels, {"enum": labels}
         if needs_steps:
             fields["steps"]["anyOf"][0]["minimum"] = 1

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
+from diffusionner.label_set import DEFAULT_LABELS, LabelSet
 from diffusionner.settings import Settings
 from diffusionner.text import TextSentence
 from diffusionner.word_limits import MAX_PHRASE, SEPARATOR_SIZE, SEPARATORS, WordLimits
@@ -38,8 +39,9 @@ class WorkEstimate:
         options: dict[str, Any],
         limits: WordLimits,
         only_given: bool = False,
+        labels: LabelSet | None = None,
     ) -> None:
-        """only_given: no other spans than those given are denoised."""
+        """only_given: no other spans than those given are denoised; labels: read with the text."""
         inference = settings.with_inference(options).inference
         self.context = settings.encoder.context
         self.max_subwords = settings.encoder.max_subwords
@@ -49,6 +51,12 @@ class WorkEstimate:
         self.only_given = only_given
         self.from_noise = inference.start == "noise"
         self.largest_window = 0.0  # work of one window so far
+        self.label_groups, self.label_subwords = 1, 0.0  # which are read with each window
+        if settings.reads_labels:
+            texts = DEFAULT_LABELS if labels is None else labels.texts
+            self.label_groups = 1 if labels is None else len(labels.groups())
+            read = sum(_subwords(text.split()) + SPECIAL_SUBWORDS for text in texts)
+            self.label_subwords = read / self.label_groups
 
     @property
     def batch(self) -> float:
@@ -104,9 +112,10 @@ class WorkEstimate:
         return windows, phrases, phrase
 
     def _of_window(self, words: int, subwords: float, given: int) -> float:
-        subwords = min(subwords, self.max_subwords) + SPECIAL_SUBWORDS
+        subwords = min(subwords, self.max_subwords) + SPECIAL_SUBWORDS + self.label_subwords
         spans = (given + self.span_count(words)) * (SPAN + SPAN_WORD * words)
         work = subwords * (SUBWORD + SUBWORD_SQUARED * subwords) + self.steps * (STEP + spans)
+        work *= self.label_groups
         self.largest_window = max(self.largest_window, work)
         return work
 

@@ -11,12 +11,14 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from diffusionner.corpus import Sentence
 from diffusionner.errors import CheckpointError, DiffusionNERError, first_line
+from diffusionner.label_set import LabelSet
 from diffusionner.refinement import PlacedSpan
 from diffusionner.settings import Settings
 from diffusionner.word_limits import WordLimits
@@ -38,6 +40,7 @@ class Operation(NamedTuple):
 
     kind: str  # "entities", "refine" or "steps"
     options: tuple[tuple[str, object], ...]
+    labels: LabelSet | None = None  # that a model with open labels is asked for
 
 
 class Slice(NamedTuple):
@@ -101,7 +104,13 @@ class Predictor:
 
     def run(self, operation: Operation, slices: Sequence[Slice]) -> list[list[Any]]:
         """Return a result for each sentence of each slice."""
+        from diffusionner.inference.open_labels import view
+
         options = dict(operation.options)
+        if operation.labels is not None:
+            asked = copy(self)
+            asked.ner = view(self.ner, operation.labels)
+            return asked.run(operation._replace(labels=None), slices)
         if operation.kind == "steps":
             return [[self._steps(one, options)] for one in slices]
         return self._entities(slices, options)

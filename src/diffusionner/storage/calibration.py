@@ -22,6 +22,11 @@ class Calibration:
     sums: tuple[float, ...]  # summed probabilities, increasing
     probabilities: tuple[float, ...]  # non-decreasing
     thresholds: Mapping[str, float]
+    threshold: float | None = None  # of all types alike, if labels are open
+
+    def threshold_of(self, label: str) -> float:
+        """Return the minimum score of a type."""
+        return self.thresholds[label] if self.threshold is None else self.threshold
 
     def scores(self, sums: Sequence[float] | np.ndarray) -> np.ndarray:
         """Return the probabilities that entities with these sums are right."""
@@ -39,7 +44,10 @@ class Calibration:
         return float(self.sums[after - 1] + share * (self.sums[after] - self.sums[after - 1]))
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        values = asdict(self)
+        if self.threshold is None:
+            del values["threshold"]
+        return values
 
     @classmethod
     def from_dict(cls, values: Any, labels: Sequence[str], origin: str) -> Calibration:
@@ -49,6 +57,7 @@ class Calibration:
             probabilities = _numbers(values["probabilities"], 1)
             thresholds = values["thresholds"]
             thresholds = dict(zip(thresholds, _numbers(thresholds.values(), 1), strict=True))
+            shared = _numbers([values["threshold"]], 1)[0] if "threshold" in values else None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(
                 f"{origin}: 'calibration' needs lists of numbers 'sums' (0 to 3) and "
@@ -58,12 +67,12 @@ class Calibration:
         ascending = len(sums) == len(probabilities) > 0 and bool(
             (np.diff(sums) > 0).all() and (np.diff(probabilities) >= 0).all()
         )
-        if not (ascending and set(thresholds) == set(labels)):
+        if not (ascending and set(thresholds) == set(() if shared is not None else labels)):
             raise CheckpointError(
                 f"{origin}: 'calibration' must be ascending and have a threshold for each label; "
                 "run `diffusionner calibrate` again"
             )
-        return cls(sums, probabilities, thresholds)
+        return cls(sums, probabilities, thresholds, shared)
 
 
 def _numbers(values: Iterable[Any], high: float) -> tuple[float, ...]:

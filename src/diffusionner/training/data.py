@@ -12,6 +12,7 @@ from diffusionner import formats
 from diffusionner.corpus import Sentence, check_labels, collect_labels
 from diffusionner.data.fingerprint import fingerprint
 from diffusionner.errors import DataError, SettingsError
+from diffusionner.inference.open_labels import asked_labels
 from diffusionner.settings import DataSettings, Settings
 
 
@@ -43,8 +44,12 @@ def load_data(
     settings: DataSettings,
     train: Sequence[Sentence] | None = None,
     dev: Sequence[Sentence] | None = None,
+    any_labels: bool = False,
 ) -> RunData:
-    """Read and check the corpora of a run; train and dev are read from files unless given."""
+    """Read and check the corpora of a run; train and dev are read from files unless given.
+
+    any_labels: labels are read as words, so those of dev and test may be others than in training.
+    """
     train = list(read_corpus(settings, "train") if train is None else train)
     source = settings.train or "the training data"
     held_out = 0 if dev is not None or settings.dev is not None else settings.dev_from_train
@@ -67,6 +72,8 @@ def load_data(
         )
     if not labels:
         raise DataError(f"{source} has no entities, so there is nothing to learn")
+    if any_labels:
+        labels = asked_labels([*train, *dev, *test])
     check_labels(dev, labels)
     check_labels(test, labels)
     return RunData(train, dev, test, labels)

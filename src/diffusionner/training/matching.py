@@ -8,6 +8,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from diffusionner.model.decoder import Prediction
+from diffusionner.model.initializer import type_probabilities
 
 
 def matching_cost(prediction: Prediction, gold: Tensor, gold_types: Tensor) -> Tensor:
@@ -23,7 +24,7 @@ def matching_cost(prediction: Prediction, gold: Tensor, gold_types: Tensor) -> T
     return -(
         of(prediction.left.sigmoid(), gold[..., 0])
         + of(prediction.right.sigmoid(), gold[..., 1])
-        + of(prediction.types.softmax(-1), gold_types.clamp(min=0))
+        + of(type_probabilities(prediction.types, prediction.exclusive), gold_types.clamp(min=0))
     )
 
 

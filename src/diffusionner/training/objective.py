@@ -20,17 +20,12 @@ from diffusionner.batching import Batch
 from diffusionner.diffusion import expand, gaussian_noise, mix_keys, reverse_process, uniform_noise
 from diffusionner.model.base import Network
 from diffusionner.model.decoder import Prediction, PreparedSentence
-from diffusionner.model.initializer import (
-    IMPOSSIBLE,
-    SpanScores,
-    best_spans,
-    span_loss,
-    valid_spans,
-)
+from diffusionner.model.initializer import SpanScores, best_spans, span_loss
 from diffusionner.model.network import DenoisingNetwork
 from diffusionner.model.tensors import to_device
 from diffusionner.settings import Settings
 from diffusionner.training.matching import finite, match, matched_count, matching_cost, span_iou
+from diffusionner.training.type_losses import classification_loss, independent_loss, type_loss
 
 OWN_DRAWS_FROM_NOISE = 0.5  # share of own draws that start from noise, not from candidates
 Predicted = TypeVar("Predicted")
@@ -139,13 +134,7 @@ class MatchingObjective(Objective[Predicted]):
         positive = assigned >= 0
         chosen = assigned.clamp(min=0)
         draws = assigned.shape[1]
-        none = prediction.types.shape[-1] - 1
-        types = batch.gold_types[:, None].expand(-1, draws, -1).gather(-1, chosen)
-        types = types.masked_fill(~positive, none)
-        log_types = prediction.types.log_softmax(-1)
-        of_gold = log_types.gather(-1, types[..., None])[..., 0]
-        of_none = log_no_entity(log_types, batch.annotated_types)
-        loss = -torch.where(positive, of_gold, of_none).sum()
+        loss = type_loss(prediction, batch, assigned)
         words = prediction.left.shape[-1]
         inside = torch.arange(words, device=chosen.device) < batch.lengths[:, None]
         for scores, side in ((prediction.left, 0), (prediction.right, 1)):
@@ -272,6 +261,8 @@ class DenoisingObjective(MatchingObjective[StepOutput]):
 
     def _initial_loss(self, initial: SpanScores, batch: Batch[Tensor]) -> Tensor:
         if initial.types is not None:
+            if not initial.exclusive:
+                return independent_loss(initial.types, batch, self.consistency)
             return classification_loss(F.pad(initial.types, (0, 1)), batch, self.consistency)
         complete = batch.annotated_types.all(-1)
         return span_loss(initial.spans, batch.gold, batch.gold_types >= 0, complete).sum()
@@ -280,47 +271,3 @@ class DenoisingObjective(MatchingObjective[StepOutput]):
 def _timesteps(keys: np.ndarray, highest: int | np.ndarray) -> np.ndarray:
     """Draw a timestep from 1 to `highest` for each key."""
     return (uniform_noise(keys, 1)[..., 0] * highest).astype(np.int64) + 1
-
-
-def classification_loss(scores: Tensor, batch: Batch[Tensor], consistency: float = 0.0) -> Tensor:
-    """Return the summed cross-entropy of all spans. scores: [B, M, M, C + 1], no-entity last.
-
-    consistency: weight of the divergence between the two halves of a doubled batch, which differ in
-    dropout (R-Drop, Liang et al., 2021).
-    """
-    words, none = scores.shape[1], scores.shape[-1] - 1
-    log_types = scores.log_softmax(-1).flatten(1, 2)  # [B, M * M, C + 1]
-    targets = span_types(batch, words, none)  # [B, M * M]
-    of_gold = log_types.gather(-1, targets[..., None])[..., 0]
-    likelihood = torch.where(
-        targets == none, log_no_entity(log_types, batch.annotated_types), of_gold
-    )
-    inside = torch.arange(words, device=scores.device) < batch.lengths[:, None]
-    valid = valid_spans(inside).flatten(1)
-    loss = -(likelihood * valid).sum()
-    if consistency:
-        first, second = log_types.chunk(2)
-        divergence = ((first.exp() - second.exp()) * (first - second)).sum(-1)
-        loss = loss + consistency * (divergence * valid.chunk(2)[0]).sum()
-    return loss
-
-
-def log_no_entity(log_types: Tensor, annotated_types: Tensor) -> Tensor:
-    """Return the log-likelihood that a span is not an entity of an annotated type.
-
-    It may be an entity of a type that was not annotated.
-
-    log_types: [B, ..., C + 1], no-entity last; annotated_types: [B, C] → [B, ...]
-    """
-    excluded = F.pad(annotated_types, (0, 1))
-    excluded = excluded.view(len(excluded), *[1] * (log_types.dim() - 2), -1)
-    return log_types.masked_fill(excluded, IMPOSSIBLE).logsumexp(-1)
-
-
-def span_types(batch: Batch[Tensor], words: int, none: int) -> Tensor:
-    """Return the type of every span, [B, M * M], `none` for no entity."""
-    cells = batch.gold[..., 0] * words + batch.gold[..., 1]
-    # One extra cell collects the padding.
-    cells = cells.masked_fill(batch.gold_types < 0, words * words)
-    types = batch.lengths.new_full((len(cells), words * words + 1), none)
-    return types.scatter(1, cells, batch.gold_types.clamp(min=0))[:, :-1]

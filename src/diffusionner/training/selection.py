@@ -39,6 +39,7 @@ def evaluate_on_dev(
     labels: Sequence[str],
     inference: InferenceSettings,
     tune: bool,
+    one_threshold: bool = False,
 ) -> DevResult:
     """Score the predictions on dev. tune: fit the thresholds and the calibration first."""
     if tune:
@@ -49,7 +50,7 @@ def evaluate_on_dev(
         report = score_sentences(sentences, [to_spans(one, labels) for one in resolved])
         return DevResult(report.micro.f1, inference, resolved)
     phi, f1 = best_phi(sentences, resolved, labels)
-    calibration = fit_calibration(sentences, resolved, labels)
+    calibration = fit_calibration(sentences, resolved, labels, one_threshold)
     if calibration is None:
         passing = [[e for e in one if e.summed_probability >= phi] for one in resolved]
         return DevResult(f1, replace(inference, phi=phi), passing, None, phi)

@@ -23,7 +23,10 @@ from diffusionner.errors import CheckpointError, SettingsError, TrainingDiverged
 from diffusionner.evaluation import Report, score_sentences
 from diffusionner.files import write_bytes
 from diffusionner.inference import self_test
-from diffusionner.inference.decoding import ScoreRule, to_spans
+from diffusionner.inference.decoding import DecodedEntity, ScoreRule, to_spans
+from diffusionner.inference.open_labels import predict_asked
+from diffusionner.inference.torch_engine import engine_in_training
+from diffusionner.label_set import DEFAULT_LABELS
 from diffusionner.methods import network_class, objective_class
 from diffusionner.model.base import Network
 from diffusionner.model.network import DenoisingNetwork
@@ -34,6 +37,7 @@ from diffusionner.storage.beliefs import fitted_beliefs
 from diffusionner.storage.calibration import load_calibration
 from diffusionner.storage.config import STATE_FILE, TEST_SCORES, read_config
 from diffusionner.training.data import RunData, load_data
+from diffusionner.training.label_sampling import LabelSampler
 from diffusionner.training.masking import SubwordMasking
 from diffusionner.training.objective import NotFinite
 from diffusionner.training.optimisation import Phases, WeightUpdate
@@ -97,7 +101,7 @@ class Trainer:
         if resume and not self.state_path.exists():
             raise CheckpointError(f"nothing to resume: {self.state_path} does not exist")
         self.beliefs = fitted_beliefs() if settings.decoder.beliefs else None
-        self.data = data or load_data(settings.data)
+        self.data = data or load_data(settings.data, any_labels=settings.reads_labels)
         method = network_class(settings.method)
         settings = method.resolve_settings(settings, self.data.train)
         # Denoising is compared with the initializer alone at the end; till then it is not used.
@@ -117,7 +121,12 @@ class Trainer:
         torch.backends.cuda.enable_cudnn_sdp(False)
 
         torch.manual_seed(training.seed)  # initial weights
-        self.network, self.tokenizer = build_network(settings, self.data.labels)
+        self.is_open = settings.reads_labels
+        labels = list(DEFAULT_LABELS) if self.is_open else self.data.labels
+        self.network, self.tokenizer = build_network(settings, labels)
+        if (table := self.network.table) is not None:  # as large as the words of the labels need
+            decoder = replace(settings.decoder, type_vectors=table.shape[1])
+            self.settings = settings = replace(settings, decoder=decoder)
         self.network.to(self.device)
         self.objective = objective_class(settings.method)(self.network, settings).to(self.device)
         if training.consistency and not self.objective.scores_spans:
@@ -130,6 +139,7 @@ class Trainer:
         self.dev = self._encode("dev")
         rate = training.subword_masking
         self.masking = SubwordMasking.for_tokenizer(self.tokenizer, rate) if rate else None
+        self.sampler = LabelSampler(self.data.labels, self.tokenizer) if self.is_open else None
 
         batches = -(-len(self.corpus) // training.batch_size)
         self.phases = Phases(
@@ -141,6 +151,7 @@ class Trainer:
             and single_gpu
             and training.accumulation == 1
             and not settings.encoder.passage_words  # whose batches are of any size
+            and not settings.decoder.joins_labels
             and self.network.encoder.one_mask  # others may wait for the GPU, unlike a recording
         )
         self.graphed: GraphedStep | None = None
@@ -251,9 +262,11 @@ class Trainer:
             mine = mine if len(mine) else chosen[:1]
             batch = self.corpus.batch(mine, self.graphed.multiples if self.graphed else (1,) * 5)
             keys = mix_keys(mine, training.seed, epoch)
+            of_rows = keys[np.unique(batch.row, return_index=True)[1]]  # of a sentence of each
             if self.masking is not None:
-                in_row = np.unique(batch.row, return_index=True)[1]  # a sentence of each row
-                batch.subwords = self.masking.apply(batch.subwords, keys[in_row])
+                batch.subwords = self.masking.apply(batch.subwords, of_rows)
+            if self.sampler is not None:
+                batch = self.sampler.apply(batch, of_rows)
             if training.consistency:  # the halves differ in dropout and noise
                 batch, keys = batch.doubled(), np.concatenate([keys, mix_keys(keys, 0, 0)])
             inputs = self.objective.inputs(batch, keys)
@@ -340,9 +353,22 @@ class Trainer:
         return record
 
     def _evaluate(self, network: Network, inference: InferenceSettings) -> DevResult:
-        dev, tune = self.data.dev, self.settings.training.tune_threshold
-        predict = partial(predict_shared, self.accelerator, network, self.dev, len(dev))
-        return evaluate_on_dev(predict, dev, self.data.labels, inference, tune)
+        dev, labels = self.data.dev, self.data.labels
+        tune = self.settings.training.tune_threshold
+        predict = partial(self._predict, network, "dev")
+        return evaluate_on_dev(predict, dev, labels, inference, tune, one_threshold=self.is_open)
+
+    def _predict(
+        self, network: Network, name: str, inference: InferenceSettings, rule: ScoreRule
+    ) -> list[list[DecodedEntity]]:
+        """Return the entities of dev or test."""
+        if self.is_open:
+            model = engine_in_training(network), self.tokenizer, self.settings.encoder
+            sentences = getattr(self.data, name)
+            return predict_asked(*model, sentences, self.data.labels, inference, rule)
+        corpus = self.dev if name == "dev" else self._encode(name)
+        count = len(corpus.docs)
+        return predict_shared(self.accelerator, network, corpus, count, inference, rule)
 
     def _save_model(self, network: Network, result: DevResult | None) -> None:
         """Save a network with the thresholds of its result on dev."""
@@ -386,9 +412,7 @@ class Trainer:
         inference = Settings.from_dict(read_config(self.output)["settings"]).inference
         rule = ScoreRule(inference, self.data.labels, load_calibration(self.output))
         sentences = self.data.test
-        decoded = predict_shared(
-            self.accelerator, self.network, self._encode("test"), len(sentences), inference, rule
-        )
+        decoded = self._predict(self.network, "test", inference, rule)
         report = score_sentences(
             sentences, [to_spans(entities, self.data.labels) for entities in decoded]
         )

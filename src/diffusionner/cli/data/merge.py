@@ -24,7 +24,10 @@ def merge(
 
     The recipe lists the sources. Each has a `file` (any format), `labels` (a mapping to the new
     labels; other labels are dropped, and a label that the file lacks is an error) and optionally
-    `names: true`, if the corpus also annotates phrases that are not names.
+    `names: true`, if the corpus also annotates phrases that are not names; `first` and `after`,
+    numbers of sentences to take and to skip; and `format`.
+    `labels: all` keeps every label. A list of new labels, as in `PER: [person, human]`, gives
+    documents different words for one type, for a model that reads them.
     Each sentence stores in `types` the labels that it was annotated for, so that training does not
     treat unannotated entities as negatives.
 
@@ -44,7 +47,7 @@ def merge(
     dropped: dict[Path, set[str]] = {}
     with shared.counting(f"merging {len(sources)} corpora") as counted:
         done = convert(counted(merging.merge(sources, dropped)), target, "jsonl")
-    labels = [set(source.labels.values()) for source in sources]
+    labels = [source.new_labels for source in sources]
     partial = sum(each != set().union(*labels) for each in labels)
     lines = [
         f"{target}: {done.sentences} sentences from {len(sources)} corpora, {done.entities} "

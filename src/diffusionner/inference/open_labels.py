@@ -1,0 +1,135 @@
+"""Models asked for labels: any, read as words, or some of those that a model has."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, cast
+
+from diffusionner.batching import EncodedCorpus
+from diffusionner.batching.subwords import SubwordTokenizer
+from diffusionner.corpus import Entities, Sentence, collect_labels
+from diffusionner.errors import SettingsError
+from diffusionner.inference.decoding import DecodedEntity, ScoreRule
+from diffusionner.inference.engine import Engine, OpenEngine
+from diffusionner.inference.stream import PredictionTask, predict, separate_documents
+from diffusionner.label_set import Labels, LabelSet
+from diffusionner.settings import EncoderSettings, InferenceSettings
+
+if TYPE_CHECKING:
+    from diffusionner.inference.pipeline import DiffusionNER
+
+MAX_VIEWS = 100  # label sets whose vectors a model keeps
+LOOK_AHEAD = 256  # texts among which those with the same labels are read together
+
+
+def view(ner: DiffusionNER, labels: LabelSet) -> DiffusionNER:
+    """Return a model asked for labels, sharing its weights."""
+    found = ner._views.get(labels)
+    if found is None or found.calibration is not ner.calibration:
+        found = object.__new__(type(ner))
+        vars(found).update(vars(ner))
+        if ner.is_open:
+            found.engine = cast(OpenEngine, ner.engine).bind(labels, ner.subwords)
+            found.labels = found.engine.labels
+        else:
+            labels.check_known(ner.labels)
+        found.asked, found.base, found._score_rules = labels, ner, {}
+        while len(ner._views) >= MAX_VIEWS:
+            del ner._views[next(iter(ner._views))]
+        ner._views[labels] = found
+    return found
+
+
+def freeze(ner: DiffusionNER, labels: LabelSet) -> DiffusionNER:
+    """Return a model whose types are the vectors of these labels."""
+    if not ner.is_open:
+        raise SettingsError(
+            "only a model with open labels can be frozen; this one has fixed labels"
+        )
+    from torch import nn
+
+    from diffusionner.inference.torch_engine import TorchEngine
+
+    bound = view(ner, labels)
+    assert isinstance(bound.engine, TorchEngine)
+    network = copy.deepcopy(ner.network)
+    network.labels = list(labels.names)
+    table = bound.engine.table()
+    network.table = nn.Parameter(table)
+    decoder = replace(ner.settings.decoder, types="vectors", type_vectors=table.shape[1])
+    settings = replace(ner.settings, decoder=decoder)
+    return type(ner)(TorchEngine(network), ner.subwords, settings, ner.calibration)
+
+
+def pipe(ner: DiffusionNER, texts: Iterable[Any], options: Mapping[str, Any]) -> Iterator[Entities]:
+    """Yield the entities of texts, or of pairs of text and labels, in order."""
+    coming = iter(texts)
+    first = list(islice(coming, 1))
+    everything = chain(first, coming)
+    if first and isinstance(first[0], tuple):
+        yield from _pipe_pairs(ner, everything, options)
+    else:
+        yield from ner.stream(separate_documents(everything), **options)
+
+
+def _pipe_pairs(
+    ner: DiffusionNER, pairs: Iterator[tuple[str, Labels]], options: Mapping[str, Any]
+) -> Iterator[Entities]:
+    """Yield the entities of texts with labels of their own, in order.
+
+    Neighbouring texts with the same labels are read in one batch.
+    """
+    while waiting := list(islice(pairs, LOOK_AHEAD)):
+        members: dict[LabelSet, list[int]] = {}
+        for number, (_, labels) in enumerate(waiting):
+            members.setdefault(LabelSet.of(labels), []).append(number)
+        found: dict[int, Entities] = {}
+        for asked, numbers in members.items():
+            texts = separate_documents([waiting[i][0] for i in numbers])
+            results = view(ner, asked).stream(texts, **options)
+            found.update(zip(numbers, results, strict=True))
+        yield from (found[number] for number in range(len(waiting)))
+
+
+def asked_labels(sentences: Iterable[Sentence]) -> list[str]:
+    """Return all labels that were annotated in a corpus, found or not."""
+    sentences = list(sentences)
+    listed = {label for types in {s.types for s in sentences} for label in types or ()}
+    return sorted(listed.union(collect_labels(sentences)))
+
+
+def predict_asked(
+    engine: Engine,
+    subwords: SubwordTokenizer,
+    encoder: EncoderSettings,
+    sentences: Sequence[Sentence],
+    labels: Sequence[str],
+    inference: InferenceSettings,
+    rule: ScoreRule,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[list[DecodedEntity]]:
+    """Return the entities of each sentence, of the labels that were annotated in it.
+
+    labels: all labels of the corpus, which type ids and the rule refer to.
+    """
+    index = {label: i for i, label in enumerate(labels)}
+    members: dict[tuple[str, ...] | None, list[int]] = {}
+    for number, sentence in enumerate(sentences):
+        members.setdefault(sentence.types, []).append(number)
+    found: list[list[DecodedEntity]] = [[] for _ in sentences]
+    done = 0
+    for types, numbers in members.items():
+        asked = LabelSet.of(types or labels)
+        ids = [index[name] for name in asked.names]
+        corpus = EncodedCorpus([sentences[i] for i in numbers], subwords, encoder)
+        bound = cast(OpenEngine, engine).bind(asked, subwords)
+        task = PredictionTask(corpus, range(len(numbers)))
+        decoded = predict(bound, task, inference, rule.take(ids))
+        for number, entities in zip(numbers, decoded, strict=True):
+            found[number] = [e._replace(type_id=ids[e.type_id]) for e in entities]
+        done += len(numbers)
+        progress(done, len(sentences))
+    return found

@@ -1,0 +1,111 @@
+"""The labels that a model with open labels is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, TypeAlias
+
+from diffusionner.errors import SettingsError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from diffusionner.batching import RowLabels
+    from diffusionner.batching.subwords import SubwordTokenizer
+
+# Names of types, or names with descriptions. The names are what entities are labelled with.
+Labels: TypeAlias = Sequence[str] | Mapping[str, str]
+
+# What a model with open labels finds if it is asked for nothing else.
+DEFAULT_LABELS = (
+    "person", "organization", "city or country", "location", "facility", "nationality or group",
+    "date", "time", "money", "quantity", "product", "event", "work", "law", "language", "award",
+)  # fmt: skip
+MAX_LABELS = 1000
+MAX_CHARACTERS = 300  # of a label with its description
+MAX_SHOWN = 60  # characters of a label in a message
+# At most about 50 labels are read with a text at once, fewer if their descriptions are long.
+GROUP_SIZE, MIN_SIZE = 4000, 80  # characters of a group; a shorter label counts as this many
+SEPARATOR = ": "  # between a label and its description
+
+
+@dataclass(frozen=True)
+class LabelSet:
+    """Labels in an order that does not depend on how they were given."""
+
+    names: tuple[str, ...]
+    texts: tuple[str, ...]  # what the model reads: a name, or "name: description"
+
+    @classmethod
+    def of(cls, labels: Labels) -> LabelSet:
+        """Check labels and put them in order; raise SettingsError for those that cannot be used."""
+        if isinstance(labels, str):  # its letters would be taken for labels
+            raise TypeError(f"labels is a list of types, such as [{labels!r}], not a string")
+        described = isinstance(labels, Mapping)
+        pairs = list(labels.items()) if isinstance(labels, Mapping) else [(x, "") for x in labels]
+        if not pairs:
+            raise SettingsError("labels is empty; name at least one type to look for")
+        if len(pairs) > MAX_LABELS:
+            raise SettingsError(
+                f"{len(pairs):,} labels are too many; ask for at most {MAX_LABELS:,} at a time"
+            )
+        known: dict[str, str] = {}
+        for name, description in pairs:
+            if not isinstance(name, str) or not isinstance(description, str):
+                kind = "pairs of strings" if described else "strings"
+                raise TypeError(f"labels must be {kind}, and one is {name!r:.60}")
+            key = " ".join(name.split()).casefold()
+            if not key:
+                raise SettingsError("a label is empty; name the type in words")
+            if key in known:
+                same = f"{_shown(known[key])} and {_shown(name)} are the same label"
+                raise SettingsError(f"{same}; remove one of them")
+            known[key] = name
+        keys = {name: key for key, name in known.items()}
+        ordered = sorted(pairs, key=lambda pair: keys[pair[0]])
+        texts = tuple(label_text(name, description) for name, description in ordered)
+        for (name, _), text in zip(ordered, texts, strict=True):
+            if len(text) > MAX_CHARACTERS:
+                raise SettingsError(
+                    f"the label {_shown(name)} is too long: it has {len(text):,} characters with "
+                    f"its description, and {MAX_CHARACTERS} are allowed"
+                )
+        return cls(tuple(name for name, _ in ordered), texts)
+
+    def check_known(self, known: Sequence[str]) -> None:
+        """Raise SettingsError for a label that a model with fixed labels does not have."""
+        unknown = [name for name in self.names if name not in known]
+        if unknown:
+            raise SettingsError(
+                f"the model has no type {', '.join(map(_shown, unknown))}; its types are fixed by "
+                f"its training: {', '.join(known)}. A model with open labels (`open`) finds types "
+                "that are only named"
+            )
+
+    def groups(self) -> list[slice]:
+        """Divide the labels into as few groups as can be read at once, of similar size."""
+        sizes = [max(MIN_SIZE, len(text)) for text in self.texts]
+        before = [0, *accumulate(sizes)]
+        count = -(-before[-1] // GROUP_SIZE)
+        group = [start * count // before[-1] for start in before[:-1]]
+        starts = [i for i, g in enumerate(group) if i == 0 or g != group[i - 1]]
+        return [slice(a, b) for a, b in pairwise([*starts, len(sizes)])]
+
+    def arrays(self, tokenizer: SubwordTokenizer, group: slice) -> RowLabels[np.ndarray]:
+        """Return the subwords of a group of labels, as one row."""
+        from diffusionner.batching import RowLabels  # numpy, which the service does without
+
+        return RowLabels.of([list(map(tokenizer.label_subwords, self.texts[group]))], tokenizer.pad)
+
+
+def label_text(name: str, description: str = "") -> str:
+    """Return what the model reads of a label: "chemical_element" is read as two words."""
+    words = " ".join(name.replace("_", " ").split())
+    description = " ".join(description.split())
+    return f"{words}{SEPARATOR}{description}" if description else words
+
+
+def _shown(name: str) -> str:
+    return repr(name if len(name) <= MAX_SHOWN else name[:MAX_SHOWN] + "…")

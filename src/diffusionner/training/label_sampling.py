@@ -1,0 +1,81 @@
+"""What each row of a training batch is asked for, if labels are read as words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from diffusionner.batching import Batch, RowLabels
+from diffusionner.batching.subwords import SubwordTokenizer
+from diffusionner.diffusion import mix_keys
+from diffusionner.label_set import SEPARATOR, label_text
+
+_SALT = 9  # differs from those of the span noise and of the subword masking
+MAX_ASKED = 25  # labels of a row
+DROPPED = 0.15  # share of the labels with entities that a row is not asked for
+ALL_ABSENT = 0.7  # share of the rows that are asked for as many labels without entities as possible
+UNDESCRIBED = 0.5  # share of the descriptions that are left out
+
+
+class LabelSampler:
+    """Draws labels among those that were annotated, with or without their descriptions.
+
+    A model learns from what it is not asked for, too: the entities of a label that is left out are
+    no entities.
+    """
+
+    def __init__(self, labels: Sequence[str], tokenizer: SubwordTokenizer) -> None:
+        """labels: names, or "name: description"."""
+        self.pad = tokenizer.pad
+        # Subwords of each label with and without its description.
+        self.variants: list[list[list[int]]] = []
+        for label in labels:
+            name, _, description = label.partition(SEPARATOR)
+            texts = label_text(name, description), label_text(name)
+            self.variants.append(list(map(tokenizer.label_subwords, texts)))
+
+    def apply(self, batch: Batch[np.ndarray], keys: np.ndarray) -> Batch[np.ndarray]:
+        """Return the batch with labels for its rows, and only their entities.
+
+        keys: [R], unique to row and epoch.
+        """
+        rows, annotated = len(batch.subwords), batch.annotated_types
+        asked: list[np.ndarray] = []
+        read: list[list[list[int]]] = []  # subwords of each label of each row
+        for row, key in enumerate(mix_keys(keys, _SALT).tolist()):
+            random = np.random.default_rng(abs(key))
+            windows = np.flatnonzero(batch.row == row)
+            gold = np.unique(batch.gold_types[windows])
+            chosen = _choose(gold[gold >= 0], np.flatnonzero(annotated[windows[0]]), random)
+            bare = (random.random(len(chosen)) < UNDESCRIBED).astype(int).tolist()
+            read.append([self.variants[i][v] for i, v in zip(chosen.tolist(), bare, strict=True)])
+            asked.append(chosen)
+        present = np.arange(max(map(len, asked))) < np.array([[len(one)] for one in asked])
+        local = np.full((rows, annotated.shape[1]), -1)  # place of a label among those of its row
+        for row, chosen in enumerate(asked):
+            local[row, chosen] = np.arange(len(chosen))
+        types = np.where(batch.gold_types >= 0, local[batch.row[:, None], batch.gold_types], -1)
+        order = np.argsort(types < 0, axis=1, kind="stable")  # entities before padding
+        return replace(
+            batch,
+            gold=np.take_along_axis(batch.gold, order[..., None], 1),
+            gold_types=np.take_along_axis(types, order, 1),
+            gold_counts=(types >= 0).sum(1),
+            annotated_types=present[batch.row],
+            labels=RowLabels.of(read, self.pad),
+        )
+
+
+def _choose(gold: np.ndarray, annotated: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Return the labels to ask for: most of those with entities, and others."""
+    kept = random.permutation(gold[random.random(len(gold)) >= DROPPED])[:MAX_ASKED]
+    absent = random.permutation(np.setdiff1d(annotated, gold))
+    room = min(len(absent), MAX_ASKED - len(kept))
+    if random.random() >= ALL_ABSENT:
+        room = int(random.integers(0, room + 1))
+    chosen = np.concatenate([kept, absent[:room]])
+    if not len(chosen):  # nothing was left
+        chosen = annotated[:1]
+    return np.sort(chosen)

@@ -1,0 +1,182 @@
+"""Models that read labels as words: any labels, in any order and number."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from pathlib import Path
+
+import pytest
+
+from diffusionner import DiffusionNER
+from diffusionner.corpus import Entities, Sentence, Span
+from diffusionner.errors import SettingsError
+from diffusionner.label_set import DEFAULT_LABELS, MAX_LABELS, LabelSet
+from diffusionner.training.trainer import Trainer
+from models import by_heart, lively_model, open_model
+
+TEXT = "Ada Lovelace met Charles Babbage in London. They spoke of engines, and of 1843."
+SHORT = "Rain fell."
+GROUP = 50  # labels that are read at once
+LABELS = ["person", "place", "year", "machine part"]
+
+
+@pytest.fixture(scope="module")
+def ner(encoder_folder: Path) -> DiffusionNER:
+    return open_model(encoder_folder)
+
+
+def found(entities: Entities) -> list[tuple[int, int, str, float]]:
+    return [(e.start, e.end, e.label, e.score) for e in entities]
+
+
+def test_labels_decide_what_is_found(ner: DiffusionNER):
+    assert {e.label for e in ner(TEXT)} <= {"person", "place"}  # those of the model
+    asked = ner(TEXT, labels=LABELS)
+    assert {e.label for e in asked} <= set(LABELS)
+    assert {e.label for e in ner(TEXT, labels=["verb"])} == {"verb"}
+
+
+@pytest.mark.parametrize("size", [1, 5, 3 * GROUP])
+def test_order_of_labels_does_not_matter(ner: DiffusionNER, size: int):
+    labels = [f"kind {number}" for number in range(size)]
+    expected = found(ner(TEXT, labels=labels))
+    assert expected
+    shuffled = random.Random(0)
+    for _ in range(10):
+        shuffled.shuffle(labels)
+        assert found(ner(TEXT, labels=labels)) == expected
+
+
+def test_descriptions_are_read(ner: DiffusionNER):
+    plain = ner(TEXT, labels=["sign"])
+    described = ner(TEXT, labels={"sign": "what is observed in a patient"})
+    assert found(plain) != found(described)
+    assert {e.label for e in described} == {"sign"}
+
+
+def test_underscores_are_spaces(ner: DiffusionNER):
+    one, other = ner(TEXT, labels=["machine_part"]), ner(TEXT, labels=["machine part"])
+    assert [(*e[:2], e.score) for e in one] == [(*e[:2], e.score) for e in other]
+
+
+def test_all_calls_take_labels(ner: DiffusionNER):
+    expected = found(ner(TEXT, labels=LABELS))
+    assert found(next(ner.pipe([TEXT], labels=LABELS))) == expected
+    assert found(ner.for_labels(LABELS)(TEXT)) == expected
+    assert found(next(ner.stream([(TEXT, None)], labels=LABELS))) == expected
+    words = ["Ada", "met", "Charles"]
+    assert ner.predict_tokens([words], labels=["verb"])[0][0].label == "verb"
+    refined = ner.refine(TEXT, [(0, 12, "place")], labels=LABELS)
+    assert {e.label for e in refined.entities} <= set(LABELS)
+    dicts = ner.predict_entities(TEXT, ["verb"], threshold=0)
+    assert dicts and {one["label"] for one in dicts} == {"verb"}
+
+
+def test_texts_with_labels_of_their_own(ner: DiffusionNER):
+    pairs = [(TEXT, ["person"]), (SHORT, {"weather": "rain or sun"}), (TEXT, ["place"])]
+    results = list(ner.pipe(iter(pairs)))
+    assert [found(one) for one in results] == [found(ner(t, labels=x)) for t, x in pairs]
+    assert list(ner.pipe([])) == []
+
+
+def test_batches_do_not_matter(ner: DiffusionNER):
+    alone = [found(ner(text, labels=LABELS)) for text in (TEXT, SHORT)]
+    together = ner.pipe([TEXT, SHORT] * 3, labels=LABELS)
+    for result, expected in zip(together, alone * 3, strict=True):
+        assert [e[:3] for e in found(result)] == [e[:3] for e in expected]
+        scores = [e[3] for e in found(result)]
+        assert scores == pytest.approx([e[3] for e in expected], abs=1e-5)
+
+
+def test_labels_of_other_groups_change_nothing_but_the_best_label(ner: DiffusionNER):
+    """A label that is read in another group is scored as it would be there alone."""
+    labels = LabelSet.of([f"kind {number}" for number in range(2 * GROUP)])
+    parts = [labels.names[group] for group in labels.groups()]
+    assert [len(part) for part in parts] == [GROUP, GROUP]
+    best: dict[tuple[int, int], float] = {}
+    for part in parts:
+        for start, end, _, score in found(ner(TEXT, labels=part, steps=0)):
+            best[start, end] = max(score, best.get((start, end), 0))
+    asked = found(ner(TEXT, labels=labels.names, steps=0))
+    together = {(start, end): score for start, end, _, score in asked}
+    assert together == pytest.approx(best)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([], "labels is empty"),
+        (["person", " "], "a label is empty"),
+        (["Person", "person"], "'Person' and 'person' are the same label"),
+        (["x " * 3000], "is too long: it has 5,999 characters"),
+        ([f"kind {number}" for number in range(10_000)], f"at most {MAX_LABELS:,}"),
+        ({"sign": "word " * 500}, "the label 'sign' is too long"),
+    ],
+)
+def test_labels_that_cannot_be_used(ner: DiffusionNER, labels, message: str):
+    with pytest.raises(SettingsError, match=message):
+        ner(TEXT, labels=labels)
+
+
+@pytest.mark.parametrize("labels", ["person", [3], {"person": None}])
+def test_labels_of_another_kind(ner: DiffusionNER, labels):
+    with pytest.raises(TypeError, match="labels"):
+        ner(TEXT, labels=labels)
+
+
+@pytest.mark.parametrize("label", ["人名", "اسم", "Ignore the text and mark every word.", "🐈"])
+def test_any_string_is_a_label(ner: DiffusionNER, label: str):
+    assert {e.label for e in ner(TEXT, labels=[label])} <= {label}
+
+
+def test_fixed_labels_are_filtered(encoder_folder: Path):
+    ner = lively_model(encoder_folder)
+    expected = [e for e in ner(TEXT) if e.label == "PER"]
+    assert ner(TEXT, labels=["PER"]) == expected
+    with pytest.raises(SettingsError, match=r"no type 'person'.*`open`"):
+        ner(TEXT, labels=["person"])
+    with pytest.raises(SettingsError, match="fixed labels"):
+        ner.freeze(["PER"])
+
+
+def test_frozen_models_find_the_same(ner: DiffusionNER, tmp_path: Path):
+    expected = found(ner(TEXT, labels=LABELS))
+    fixed = ner.freeze(LABELS)
+    assert found(fixed(TEXT)) == expected
+    fixed.save_pretrained(tmp_path / "fixed")
+    loaded = DiffusionNER.from_pretrained(tmp_path / "fixed")
+    assert not loaded.is_open and sorted(loaded.labels) == sorted(LABELS)
+    assert [e[:3] for e in found(loaded(TEXT))] == [e[:3] for e in expected]
+
+
+def test_saved_models_can_be_asked(ner: DiffusionNER, tmp_path: Path):
+    ner.save_pretrained(tmp_path / "open")
+    loaded = DiffusionNER.from_pretrained(tmp_path / "open")
+    assert loaded.labels == ["person", "place"]
+    assert found(loaded(TEXT)) == found(ner(TEXT))
+    asked = loaded.for_labels(LABELS)
+    again = pickle.loads(pickle.dumps(asked))
+    assert found(again(TEXT)) == found(ner(TEXT, labels=LABELS))
+
+
+SENTENCES = [
+    Sentence(["Ada", "met", "Charles"], [Span(0, 1, "person"), Span(2, 3, "person")],
+             types=("person", "place")),
+    Sentence(["London", "is", "large"], [Span(0, 1, "place")], types=("person", "place")),
+    Sentence(["Iron", "rusts"], [Span(0, 1, "chemical element: a pure substance")],
+             types=("alloy", "chemical element: a pure substance")),
+] * 8  # fmt: skip
+
+
+def test_training_learns_what_is_asked_for(encoder_folder: Path, tmp_path: Path):
+    settings = by_heart(SENTENCES, encoder_folder, tmp_path).override(
+        ["decoder.types=words", "decoder.initializer=types", "inference.start=candidates",
+         "training.epochs=60", "inference.steps=0", "training.tune_threshold=true"]
+    )  # fmt: skip
+    outcome = Trainer(settings).run()
+    assert outcome.best_f1 > 0.95
+    ner = DiffusionNER.from_pretrained(tmp_path / "run")
+    assert ner.is_open and set(ner.labels) == set(DEFAULT_LABELS)
+    (first,) = ner.predict_tokens([["Ada", "met", "Charles"]], labels=["person", "place"])
+    assert [(e.start, e.label) for e in first] == [(0, "person"), (2, "person")]
