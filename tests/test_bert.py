@@ -39,7 +39,7 @@ def found(ner: DiffusionNER) -> list[tuple[object, ...]]:
 
 def test_states_equal_those_of_transformers(encoder_folder):
     theirs = load_encoder(str(encoder_folder)).eval()
-    ours = Bert(theirs.config.to_dict())
+    ours = Bert(theirs.config.to_dict()).eval()
     ours.load_state_dict(theirs.state_dict())  # the same names
     ids = torch.randint(5, 60, (3, 17), generator=torch.Generator().manual_seed(0))
     mask = torch.arange(17) < torch.tensor([17, 9, 1])[:, None]

@@ -39,7 +39,7 @@ from diffusionner.formats.source import HEAD, Sample
         ("settings.yaml", "data:\n  train: a.jsonl\n", "not a file of"),
         ("code.py", "import json\nprint(json)\n", "not a file of"),
         (
-            "a.jsonl.gz",
+            "a.jsonl",
             gzip.compress(b'{"tokens": ["a"]}\n', mtime=0),
             "compressed with gzip: decompress it first",
         ),
@@ -388,3 +388,15 @@ def test_a_fingerprint_is_of_words_and_entities_alone(tmp_path):
 )
 def test_anything_else_has_another_fingerprint(other):
     assert fingerprint(other) != fingerprint([Sentence(["a", "b"], [Span(0, 1, "X")])])
+
+
+def test_gzipped_files_are_read(tmp_path):
+    lines = b'{"tokens": ["Ada"], "entities": [{"start": 0, "end": 1, "label": "PER"}]}\n'
+    packed = tmp_path / "corpus.jsonl.gz"
+    packed.write_bytes(gzip.compress(lines))
+    (sentence,) = formats.read(packed)
+    assert (sentence.words, sentence.where) == (["Ada"], f"{packed}:1")
+    for damaged in (gzip.compress(lines)[:-10], gzip.compress(lines)[:20] + b"?" * 30, b"plain\n"):
+        packed.write_bytes(damaged)
+        with pytest.raises(DataError, match="damaged, or not compressed with gzip"):
+            formats.read(packed)

@@ -15,7 +15,7 @@ ROOT = Path(diffusionner.__file__).parent
 LAYERS = (
     ("errors", "threads"),
     ("files", "methods", "layout"),
-    ("corpus", "text"),
+    ("corpus", "text", "label_set"),
     ("setting_values", "word_limits"),
     ("settings",),
     ("diffusion", "formats", "refinement"),

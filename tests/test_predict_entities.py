@@ -36,7 +36,7 @@ def test_threshold(ner):
     middle = sorted(e.score for e in every)[len(every) // 2]
     better = [e for e in every if e.score >= middle]
     assert 0 < len(better) < len(every)
-    assert ner.predict_entities(TEXT, LABELS, middle) == to_gliner(better, None, "flat view")
+    assert ner.predict_entities(TEXT, LABELS, middle) == to_gliner(better, "flat view")
     assert ner.predict_entities(TEXT) == ner.predict_entities(TEXT, threshold=0.5)
 
 
@@ -45,7 +45,8 @@ def test_only_some_types(ner):
     assert sum(bool(entities) for entities in found.values()) > 1
     for label, entities in found.items():
         assert all(e["label"] == label for e in entities)
-    assert ner.predict_entities(TEXT, [], 0.0) == []
+    with pytest.raises(SettingsError, match="labels is empty"):
+        ner.predict_entities(TEXT, [], 0.0)
 
 
 def test_unknown_types(ner):
@@ -64,7 +65,8 @@ def test_other_types_do_not_exclude_entities():
     found = [outer, inner, Entity(7, 12, "PER", 0.5, "c")]
 
     def texts(labels: list[str] | None, policy: str) -> list[str]:
-        return [e["text"] for e in to_gliner(found, labels, policy)]
+        wanted = [e for e in found if labels is None or e.label in labels]
+        return [e["text"] for e in to_gliner(wanted, policy)]
 
     assert texts(["PER"], "flat") == texts(["PER"], "flat view") == ["i"]
     assert texts(None, "flat") == texts(None, "flat view") == ["o"]
@@ -75,7 +77,7 @@ def test_the_outer_entity_of_a_nested_model(ner):
     assert ner.settings.inference.overlap != "flat"
     every = ner(TEXT, overlap="all", threshold=0.0)
     flat = ner.predict_entities(TEXT, threshold=0.0)
-    assert flat == to_gliner(every, None, "flat view") != to_gliner(every, None, "flat")
+    assert flat == to_gliner(every, "flat view") != to_gliner(every, "flat")
 
 
 def test_other_settings(ner):

@@ -327,9 +327,9 @@ def test_dev_and_test_must_differ(tiny_settings, tmp_path):
     given = [f"data.dev={tmp_path}/dev.jsonl", f"data.test={tmp_path}/test.conll"]
     settings = tiny_settings.override(given)
     with pytest.raises(SettingsError, match=r"chosen on the test corpus"):
-        load_data(settings.data)
+        load_data(settings)
     formats.write(tmp_path / "test.conll", sentences[1:6])
-    assert len(load_data(settings.data).test) == 5
+    assert len(load_data(settings).test) == 5
 
 
 def test_ignored_annotations_are_counted(tiny_settings, tmp_path):
@@ -337,7 +337,7 @@ def test_ignored_annotations_are_counted(tiny_settings, tmp_path):
     whole, part = ({"start": s, "end": e, "label": "PER"} for s, e in ((0, 3), (8, 15)))
     records = [{"text": "Ada met Babbages", "entities": e} for e in ([whole], [whole, part])]
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    data = load_data(tiny_settings.override([f"data.train={path}", "data.dev_from_train=0"]).data)
+    data = load_data(tiny_settings.override([f"data.train={path}", "data.dev_from_train=0"]))
     assert data.irregular() == 1
     assert [len(s.entities) for s in data.train] == [1, 1]
 
@@ -346,7 +346,7 @@ def test_the_format_of_the_corpora_can_be_set(tiny_settings, tmp_path):
     path = tmp_path / "train.txt"
     path.write_text("x B-PER Ada\nx O met\n")
     given = [f"data.train={path}", "data.dev_from_train=0", "data.format=conll:word=2,labels=1"]
-    data = load_data(tiny_settings.override(given).data)
+    data = load_data(tiny_settings.override(given))
     assert (data.train[0].words, data.labels) == (["Ada", "met"], ["PER"])
 
 

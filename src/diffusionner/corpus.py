@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 from diffusionner.errors import DataError
 from diffusionner.files import write_bytes
 
+MAX_LISTED = 200  # labels in a message
+
 
 class Entity(NamedTuple):
     """A predicted entity with character offsets (texts) or word offsets (lists of words).
@@ -195,5 +197,6 @@ def check_labels(sentences: Sequence[Sentence], labels: Sequence[str]) -> None:
             if span.label not in known:
                 raise DataError(
                     f"{sentence.where or 'sentence'}: unknown label '{span.label}'; "
-                    f"the model knows: {', '.join(labels)}"
+                    f"the model knows: {', '.join(labels[:MAX_LISTED])}"
+                    + (f" and {len(labels) - MAX_LISTED:,} more" * (len(labels) > MAX_LISTED))
                 )

@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from diffusionner.errors import SettingsError
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from diffusionner.batching import RowLabels
-    from diffusionner.batching.subwords import SubwordTokenizer
 
 # Names of types, or names with descriptions. The names are what entities are labelled with.
 Labels: TypeAlias = Sequence[str] | Mapping[str, str]
@@ -92,12 +86,6 @@ class LabelSet:
         group = [start * count // before[-1] for start in before[:-1]]
         starts = [i for i, g in enumerate(group) if i == 0 or g != group[i - 1]]
         return [slice(a, b) for a, b in pairwise([*starts, len(sizes)])]
-
-    def arrays(self, tokenizer: SubwordTokenizer, group: slice) -> RowLabels[np.ndarray]:
-        """Return the subwords of a group of labels, as one row."""
-        from diffusionner.batching import RowLabels  # numpy, which the service does without
-
-        return RowLabels.of([list(map(tokenizer.label_subwords, self.texts[group]))], tokenizer.pad)
 
 
 def label_text(name: str, description: str = "") -> str:

@@ -123,7 +123,7 @@ def _prepare(
     if start is not None:
         overrides.insert(0, f"encoder.name={json.dumps(start)}")
     settings = Settings.load(config, overrides)
-    return Run(settings, load_data(settings.data), [])
+    return Run(settings, load_data(settings), [])
 
 
 def _how_to_resume(output: Path) -> str:

@@ -53,19 +53,22 @@ def read_yaml(path: Path) -> Any:
 
 
 def read_recipe(path: Path, folder: Path | None = None) -> list[MergeSource]:
-    """Read a YAML file with `sources`; their files are relative to `folder` or to the recipe."""
+    """Read a YAML file with `sources`.
+
+    Their files are relative to `folder` or, without one or if they start with a dot, to the recipe.
+    """
     recipe = read_yaml(path)
     sources = recipe.get("sources") if isinstance(recipe, dict) else None
     if not isinstance(sources, list) or not sources:
         raise DataError(f"{path} has no list 'sources'; write {_EXAMPLE}")
-    folder = path.parent if folder is None else folder
     return [
-        _read_source(source, f"{path}, source {number}", folder)
+        _read_source(source, f"{path}, source {number}", path.parent, folder)
         for number, source in enumerate(sources, start=1)
     ]
 
 
-def _read_source(source: Any, place: str, folder: Path) -> MergeSource:
+def _read_source(source: Any, place: str, own: Path, folder: Path | None) -> MergeSource:
+    """own: the folder of the recipe."""
     if not isinstance(source, dict) or not {"file", "labels"} <= source.keys() <= _KEYS:
         raise DataError(
             f"{place}: expected 'file', 'labels' and optionally 'names', 'first', 'after', "
@@ -88,8 +91,11 @@ def _read_source(source: Any, place: str, folder: Path) -> MergeSource:
             for old, new in labels.items()
         }
     format = source.get("format")
-    file = folder / str(source["file"])
-    return MergeSource(file, mapping, names, first, after, None if format is None else str(format))
+    file = str(source["file"])
+    place_of_file = own if folder is None or file.startswith(".") else folder
+    return MergeSource(
+        place_of_file / file, mapping, names, first, after, None if format is None else str(format)
+    )
 
 
 def merge(

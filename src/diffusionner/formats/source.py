@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, TypeVar, cast
 
 from diffusionner.errors import DataError
 
 # A longer line or JSON record means that this is the wrong file; reading it would fill the memory.
 MAX_RECORD = 64 * 2**20
+DAMAGED_GZIP = (EOFError, zlib.error)  # and OSError
 HEAD = 2**16  # bytes read to detect the format
 _FIRST_RECORD = 2**22  # bytes read if the first JSON object is longer: its last key may be decisive
 
@@ -68,14 +71,14 @@ class Source:
         path = path or self.path
         try:
             # Binary mode: text mode splits lines at more than \n and hides the line of an error.
-            with path.open("rb") as file:
+            with open_binary(path) as file:
                 for number, line in number_lines(file, str(path)):
                     where = f"{path}:{number}"
                     try:
                         yield where, decode(line, where, number == 1).rstrip("\r\n")
                     except DataError as error:
                         self.report(error)
-        except OSError as error:
+        except (OSError, *DAMAGED_GZIP) as error:
             raise unreadable(path, error) from error
 
     def text(self, path: Path | None = None, keep_bom: bool = False) -> str:
@@ -159,11 +162,18 @@ class Sample:
         return [item for items in lists if isinstance(items, list) for item in items]
 
 
+def open_binary(path: Path) -> IO[bytes]:
+    """Open a file to read; one whose name ends in .gz is decompressed, except for archives."""
+    if path.suffix == ".gz" and not path.name.endswith(".tar.gz"):
+        return cast("IO[bytes]", gzip.open(path, "rb"))
+    return path.open("rb")
+
+
 def _read(path: Path, size: int) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open_binary(path) as file:
             return file.read(size)
-    except OSError as error:
+    except (OSError, *DAMAGED_GZIP) as error:
         raise unreadable(path, error) from error
 
 
@@ -192,10 +202,11 @@ def not_utf8(where: str, error: UnicodeDecodeError) -> DataError:
     )
 
 
-def unreadable(path: Path, error: OSError) -> DataError:
-    return DataError(
-        f"{path}: cannot be read ({error.strerror}); check the path and its permissions"
-    )
+def unreadable(path: Path, error: Exception) -> DataError:
+    reason = getattr(error, "strerror", None)
+    if reason is None:
+        return DataError(f"{path}: damaged, or not compressed with gzip; copy the file again")
+    return DataError(f"{path}: cannot be read ({reason}); check the path and its permissions")
 
 
 def too_long(where: str) -> DataError:

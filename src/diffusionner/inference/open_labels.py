@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from diffusionner.batching import EncodedCorpus
 from diffusionner.batching.subwords import SubwordTokenizer
@@ -18,15 +18,12 @@ from diffusionner.inference.stream import PredictionTask, predict, separate_docu
 from diffusionner.label_set import Labels, LabelSet
 from diffusionner.settings import EncoderSettings, InferenceSettings
 
-if TYPE_CHECKING:
-    from diffusionner.inference.pipeline import DiffusionNER
-
 MAX_VIEWS = 100  # label sets whose vectors a model keeps
 LOOK_AHEAD = 256  # texts among which those with the same labels are read together
 
 
-def view(ner: DiffusionNER, labels: LabelSet) -> DiffusionNER:
-    """Return a model asked for labels, sharing its weights."""
+def view(ner: Any, labels: LabelSet) -> Any:
+    """Return a `DiffusionNER` asked for labels, sharing its weights."""
     found = ner._views.get(labels)
     if found is None or found.calibration is not ner.calibration:
         found = object.__new__(type(ner))
@@ -43,7 +40,7 @@ def view(ner: DiffusionNER, labels: LabelSet) -> DiffusionNER:
     return found
 
 
-def freeze(ner: DiffusionNER, labels: LabelSet) -> DiffusionNER:
+def freeze(ner: Any, labels: LabelSet) -> Any:
     """Return a model whose types are the vectors of these labels."""
     if not ner.is_open:
         raise SettingsError(
@@ -64,7 +61,7 @@ def freeze(ner: DiffusionNER, labels: LabelSet) -> DiffusionNER:
     return type(ner)(TorchEngine(network), ner.subwords, settings, ner.calibration)
 
 
-def pipe(ner: DiffusionNER, texts: Iterable[Any], options: Mapping[str, Any]) -> Iterator[Entities]:
+def pipe(ner: Any, texts: Iterable[Any], options: Mapping[str, Any]) -> Iterator[Entities]:
     """Yield the entities of texts, or of pairs of text and labels, in order."""
     coming = iter(texts)
     first = list(islice(coming, 1))
@@ -76,7 +73,7 @@ def pipe(ner: DiffusionNER, texts: Iterable[Any], options: Mapping[str, Any]) ->
 
 
 def _pipe_pairs(
-    ner: DiffusionNER, pairs: Iterator[tuple[str, Labels]], options: Mapping[str, Any]
+    ner: Any, pairs: Iterator[tuple[str, Labels]], options: Mapping[str, Any]
 ) -> Iterator[Entities]:
     """Yield the entities of texts with labels of their own, in order.
 

@@ -52,9 +52,11 @@ class TorchEngine:
         """Return this engine for other labels, whose words are read now."""
         bound = copy.copy(self)
         bound.labels = list(labels.names)
-        groups = [labels.arrays(subwords, group) for group in labels.groups()]
+        rows = list(map(subwords.label_subwords, labels.texts))
         with self._inference():
-            bound.groups = [self._read(group) for group in groups]
+            bound.groups = [
+                self._read(RowLabels.of([rows[group]], subwords.pad)) for group in labels.groups()
+            ]
         return bound
 
     def _read(self, group: RowLabels[np.ndarray]) -> LabelVectors:

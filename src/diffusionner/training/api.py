@@ -105,7 +105,7 @@ def prepare(
         held_out = held_out_sentences(len(train))
         base = replace(base, data=replace(base.data, dev_from_train=held_out))
         settings = base.override(assignments)
-    data = load_data(settings.data, train, dev, settings.reads_labels)
+    data = load_data(settings, train, dev)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     plan, reason = training_plan(len(data.train), device)
     if documents := has_documents(data.train):

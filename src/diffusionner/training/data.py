@@ -41,15 +41,12 @@ class RunData:
 
 
 def load_data(
-    settings: DataSettings,
+    run: Settings,
     train: Sequence[Sentence] | None = None,
     dev: Sequence[Sentence] | None = None,
-    any_labels: bool = False,
 ) -> RunData:
-    """Read and check the corpora of a run; train and dev are read from files unless given.
-
-    any_labels: labels are read as words, so those of dev and test may be others than in training.
-    """
+    """Read and check the corpora of a run; train and dev are read from files unless given."""
+    settings = run.data
     train = list(read_corpus(settings, "train") if train is None else train)
     source = settings.train or "the training data"
     held_out = 0 if dev is not None or settings.dev is not None else settings.dev_from_train
@@ -72,7 +69,7 @@ def load_data(
         )
     if not labels:
         raise DataError(f"{source} has no entities, so there is nothing to learn")
-    if any_labels:
+    if run.reads_labels:  # those of dev and test may be others than in training
         labels = asked_labels([*train, *dev, *test])
     check_labels(dev, labels)
     check_labels(test, labels)

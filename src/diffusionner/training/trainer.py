@@ -101,7 +101,7 @@ class Trainer:
         if resume and not self.state_path.exists():
             raise CheckpointError(f"nothing to resume: {self.state_path} does not exist")
         self.beliefs = fitted_beliefs() if settings.decoder.beliefs else None
-        self.data = data or load_data(settings.data, any_labels=settings.reads_labels)
+        self.data = data or load_data(settings)
         method = network_class(settings.method)
         settings = method.resolve_settings(settings, self.data.train)
         # Denoising is compared with the initializer alone at the end; till then it is not used.

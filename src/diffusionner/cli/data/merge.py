@@ -17,7 +17,10 @@ def merge(
     target: Annotated[Path, typer.Argument(metavar="OUT", help="JSONL file to write.")],
     data: Annotated[
         Path | None,
-        typer.Option("--data", help="Folder of the files.  [default: that of the recipe]"),
+        typer.Option(
+            "--data",
+            help="Folder of the files that do not start with a dot.  [default: that of the recipe]",
+        ),
     ] = None,
 ) -> None:
     """Merge corpora with different labels into one.
