@@ -27,10 +27,23 @@ MAPPING = {
 }
 
 
+OPEN_MAPPING = {
+    "person": "PERSON",
+    "organization": "ORGANIZATION",
+    "city or country": "LOCATION",
+    "location": "LOCATION",
+    "street address": "LOCATION",
+    "date": "DATE_TIME",
+    "time": "DATE_TIME",
+    "nationality or group": "NRP",
+}
+
+
 class DiffusionNERRecognizer(LocalRecognizer):  # type: ignore[misc]
     """`registry.add_recognizer(DiffusionNERRecognizer("en"))`
 
-    mapping: Presidio's entity name for each type of the model to use.
+    mapping: Presidio's entity name for each type of the model to use. A model with open labels is
+    asked for these types, whatever they are.
     options: inference settings, such as threshold. A lower threshold finds more personal data, and
     more false positives.
     """
@@ -43,7 +56,10 @@ class DiffusionNERRecognizer(LocalRecognizer):  # type: ignore[misc]
         device: str | None = None,
         **options: Any,
     ) -> None:
-        self.ner = DiffusionNER.from_pretrained(model, device)
+        ner = DiffusionNER.from_pretrained(model, device)
+        if mapping is None and ner.is_open:
+            mapping = OPEN_MAPPING
+        self.ner = ner.for_labels(list(mapping)) if mapping and ner.is_open else ner
         self.ner.settings.with_inference(options)  # raises now if an option is wrong
         self.options = options
         names = MAPPING if mapping is None else mapping

@@ -25,6 +25,7 @@ from spacy.tokens import Doc, Span, SpanGroup
 from diffusionner.corpus import Entity
 from diffusionner.errors import SettingsError
 from diffusionner.inference.decoding import choose_spans
+from diffusionner.label_set import Labels, LabelSet
 from diffusionner.refinement import Outcome
 from diffusionner.storage import registry
 from diffusionner.storage.config import is_model, model_files, read_config
@@ -49,9 +50,10 @@ class SpacyComponent:
         refine: str | None = None,
         only: bool = False,
         label_map: dict[str, str | None] | None = None,
+        labels: Labels | None = None,
         **options: Any,
     ) -> None:
-        """refine: whose spans to refine, "ents" or a key in doc.spans."""
+        """refine: whose spans to refine, "ents" or a key in doc.spans; labels: types to find."""
         if refine is None and (only or label_map):
             raise SettingsError(f"{name}: only and label_map apply to refine; set it as well")
         self.name = name
@@ -61,6 +63,8 @@ class SpacyComponent:
         self.refine = refine
         self.only = only
         self.label_map = label_map
+        self.asked = None if labels is None else LabelSet.of(labels)  # raises if they are wrong
+        self.given_labels = labels
         self.options = options
         self._ner: DiffusionNER | None = None
         self._unpacked: TemporaryDirectory[str] | None = None
@@ -70,12 +74,16 @@ class SpacyComponent:
         if self._ner is None:
             from diffusionner.inference.pipeline import DiffusionNER
 
-            self._ner = DiffusionNER.from_pretrained(self.model, self.device)
+            ner = DiffusionNER.from_pretrained(self.model, self.device)
+            given = self.given_labels
+            self._ner = ner if given is None else ner.for_labels(given)
         return self._ner
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Labels of the model; none while the model is not on this machine."""
+        """Labels to look for, or those of the model; none while that is not on this machine."""
+        if self.asked is not None:
+            return self.asked.names
         if self._ner is not None:
             return tuple(self._ner.labels)
         folder = Path(registry.resolve(self.model))
@@ -186,10 +194,13 @@ def create(
     refine: str | None = None,
     only: bool = False,
     label_map: dict[str, str | None] | None = None,
+    labels: list[str] | dict[str, str] | None = None,
 ) -> SpacyComponent:
     """Create the component; None keeps the model's setting."""
     options = {"threshold": threshold, "steps": steps, "overlap": overlap, "batch_size": batch_size}
-    return SpacyComponent(name, model, spans_key, device, refine, only, label_map, **options)
+    return SpacyComponent(
+        name, model, spans_key, device, refine, only, label_map, labels, **options
+    )
 
 
 def _sentences(doc: Doc) -> list[TextSentence]:
