@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import gzip
 import pickle
 import random
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from diffusionner import DiffusionNER
+from diffusionner import DiffusionNER, formats, train
 from diffusionner.corpus import Entities, Sentence, Span
 from diffusionner.errors import SettingsError
+from diffusionner.inference.torch_engine import TorchEngine
 from diffusionner.label_set import DEFAULT_LABELS, MAX_LABELS, LabelSet
+from diffusionner.training.api import prepare
 from diffusionner.training.trainer import Trainer
 from models import by_heart, lively_model, open_model
 
@@ -180,3 +185,75 @@ def test_training_learns_what_is_asked_for(encoder_folder: Path, tmp_path: Path)
     assert ner.is_open and set(ner.labels) == set(DEFAULT_LABELS)
     (first,) = ner.predict_tokens([["Ada", "met", "Charles"]], labels=["person", "place"])
     assert [(e.start, e.label) for e in first] == [(0, "person"), (2, "person")]
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_exported_models_find_the_same(ner: DiffusionNER, tmp_path: Path, frozen: bool):
+    pytest.importorskip("onnxruntime")
+    from diffusionner.export import export
+
+    many = [f"kind {number}" for number in range(GROUP + 1)]
+    model = ner.freeze(LABELS) if frozen else ner
+    spans = [Span(e.start, e.end, e.label) for e in ner.predict_tokens([TEXT.split()])[0]]
+    if frozen:
+        spans = [Span(e.start, e.end, e.label) for e in model.predict_tokens([TEXT.split()])[0]]
+    dev = [Sentence(TEXT.split(), spans)]
+    export(model, tmp_path / "exported", dev)
+    exported = DiffusionNER.from_pretrained(tmp_path / "exported")
+    for labels in (LABELS,) if frozen else (None, LABELS, many):
+        for steps in (0, 2):
+            expected = found(model(TEXT, labels=labels, steps=steps))
+            entities = found(exported(TEXT, labels=labels, steps=steps))
+            assert [e[:3] for e in entities] == [e[:3] for e in expected]
+            scores = [e[3] for e in entities]
+            assert scores == pytest.approx([e[3] for e in expected], abs=1e-3)
+
+
+PLANTS = [
+    Sentence(["Oak", "and", "elm", "grow"], [Span(0, 1, "tree"), Span(2, 3, "tree")]),
+    Sentence(["A", "rose", "grows"], [Span(1, 2, "flower")]),
+] * 6
+
+
+@pytest.fixture(scope="module")
+def start(encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model folder with passages for keep_open."""
+    folder = tmp_path_factory.mktemp("start") / "model"
+    open_model(encoder_folder).save_pretrained(folder)
+    passages = [replace(sentence, doc=f"d{n}") for n, sentence in enumerate(SENTENCES)]
+    formats.write(folder / "replay.jsonl", passages)
+    packed = gzip.compress((folder / "replay.jsonl").read_bytes())
+    (folder / "replay.jsonl.gz").write_bytes(packed)
+    (folder / "replay.jsonl").unlink()
+    return folder
+
+
+def test_fine_tuning_starts_from_the_words_of_the_labels(start: Path, tmp_path: Path):
+    run = prepare(str(start), [f"training.output={tmp_path / 'run'}"], PLANTS, PLANTS)
+    assert run.settings.decoder.types == "vectors"
+    trainer = Trainer(run.settings, data=run.data)
+    trainer.tokenizer.word_limits = None  # those of the new data, whose sentences are short
+    fixed = DiffusionNER(TorchEngine(trainer.network), trainer.tokenizer, trainer.settings)
+    asked = DiffusionNER.from_pretrained(start).for_labels(["flower", "tree"])
+    assert fixed.labels == ["flower", "tree"]
+    options = {"phi": 0, "steps": 0, "overlap": "all"}
+    assert found(fixed(TEXT, **options)) == found(asked(TEXT, **options))
+
+
+def test_fine_tuned_models_have_the_labels_of_the_data(start: Path, tmp_path: Path):
+    ner = train(PLANTS, dev=PLANTS, start=start, output=tmp_path / "run", epochs=1)
+    assert not ner.is_open and ner.labels == ["flower", "tree"]
+    with pytest.raises(SettingsError, match="keep_open needs a model with open labels"):
+        train(PLANTS, start=tmp_path / "run", output=tmp_path / "other", keep_open=True)
+
+
+def test_labels_stay_open(start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    ner = DiffusionNER.from_pretrained(start).fine_tune(
+        PLANTS, dev=PLANTS, output=tmp_path / "run", keep_open=True, epochs=1
+    )
+    assert ner.is_open and {e.label for e in ner(TEXT, labels=["verb"])} <= {"verb"}
+    assert re.search(r"zero-shot F1 on 5 passages .*: \d+\.\d\d before", capsys.readouterr().out)
+    (start / "replay.jsonl.gz").rename(start / "away")
+    with pytest.raises(SettingsError, match=r"has no replay\.jsonl\.gz"):
+        train(PLANTS, start=start, output=tmp_path / "other", keep_open=True)
+    (start / "away").rename(start / "replay.jsonl.gz")

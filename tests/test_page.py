@@ -17,7 +17,7 @@ from diffusionner.service.job import Document
 from diffusionner.service.limits import Limits
 from diffusionner.service.middleware import ApiKeys
 from diffusionner.service.worker import Predictor
-from models import LABELS, lively_model
+from models import LABELS, lively_model, open_model
 
 playwright = pytest.importorskip("playwright.sync_api", reason="install the extra 'dev'")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -29,7 +29,14 @@ QUIET = (
     "--disable-component-update --disable-sync"
 ).split()
 TEXT = "Ada Lovelace met 👩‍🚀 Charles Babbage in London.\nHe had a machine there."
-
+ADD = "Add a type, in your own words"
+DINNER = "Ada had a fever after the curry with turmeric."
+SERVED = [
+    Entity(0, 3, "person", 0.9, "Ada"),
+    Entity(10, 15, "symptom", 0.8, "fever"),
+    Entity(26, 45, "dish", 0.7, "curry with turmeric"),
+    Entity(37, 45, "spice", 0.6, "turmeric"),
+]
 
 BARS = """() => [...document.querySelectorAll("#drawn em")].map((said) => {
   let piece = said.closest("span");
@@ -49,6 +56,8 @@ MOVED = """() => {
   return boxes("#bars i").map(
     (bar) => [at(words, "left", bar.left), at(words, "right", bar.right)]);
 }"""
+REMOVE = """(labels) => labels.forEach((label) =>
+  document.querySelector(`#chips [aria-label="Remove ${label}"]`).click())"""
 NAMELESS = """() => [...document.querySelectorAll("button, input, select, textarea, section")]
   .filter((node) => !node.closest("[hidden]"))
   .filter((node) => !(node.labels?.[0]?.textContent || node.ariaLabel || node.textContent).trim())
@@ -56,7 +65,10 @@ NAMELESS = """() => [...document.querySelectorAll("button, input, select, textar
 
 
 class Scripted(Predictor):
-    """Finds scripted entities in known texts, else those of the model."""
+    """Finds scripted entities in known texts, else those of the model.
+
+    In DINNER, entities of the labels asked for are found.
+    """
 
     scripts: dict[str, list[Entity]]
 
@@ -67,10 +79,12 @@ def predictor(encoder_folder: Path) -> Iterator[Scripted]:
     predictor.scripts = {}
     found_by_model = Document.entities
 
-    def entities(self: Document, *arguments: Any) -> list[dict[str, Any]]:
+    def entities(self: Document, found: Any, labels: Any, wanted: Any) -> list[dict[str, Any]]:
+        if self.text == DINNER:
+            return [e._asdict() for e in SERVED if e.label in labels]
         if self.text in predictor.scripts and len(self.chosen) == len(self.sentences):
             return [e._asdict() for e in predictor.scripts[self.text]]
-        return found_by_model(self, *arguments)
+        return found_by_model(self, found, labels, wanted)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Document, "entities", entities)
@@ -80,6 +94,13 @@ def predictor(encoder_folder: Path) -> Iterator[Scripted]:
 @pytest.fixture(scope="module")
 def client(predictor: Scripted) -> Iterator[Client]:
     with running(predictor) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def open_client(predictor: Scripted, encoder_folder: Path) -> Iterator[Client]:
+    """A service whose model has open labels, by default "person" and "place"."""
+    with running(Predictor(open_model(encoder_folder))) as client:
         yield client
 
 
@@ -120,6 +141,33 @@ class Visit:
     def bars(self) -> list[tuple[str, int, str]]:
         """Return the label of each bar, its lane, and the text above it."""
         return [tuple(bar) for bar in self.page.evaluate(BARS)]
+
+    def chips(self) -> list[str]:
+        return self.page.locator("#chips .name").all_inner_texts()
+
+    def colours(self) -> dict[str, str]:
+        """Return the class of each chip."""
+        chips = self.page.locator("#chips li").all()
+        return {chip.get_attribute("data-label"): chip.get_attribute("class") for chip in chips}
+
+    def add(self, types: str) -> None:
+        self.page.get_by_label(ADD).fill(types)
+        self.page.get_by_label(ADD).press("Enter")
+
+    def remove(self, label: str) -> None:
+        self.page.get_by_role("button", name=f"Remove {label}", exact=True).click()
+
+    def wait_for_types(self, *labels: str) -> None:
+        """Wait until exactly the entities of these types are drawn."""
+        shown = "[...document.querySelectorAll('#drawn em')].map((e) => e.textContent.slice(0, -5))"
+        self.page.wait_for_function(
+            f"labels => `${{{shown}.sort()}}` === labels", arg=",".join(sorted(labels))
+        )
+
+    def sent_labels(self, path: str = "v1/entities") -> list[Any]:
+        """Return the labels of each request."""
+        sent = [r.post_data_json for r in self.asked if r.url == self.url + path]
+        return [body.get("labels") for body in sent]
 
 
 @pytest.fixture
@@ -348,3 +396,234 @@ def test_errors_are_shown_and_a_key_is_requested(browser, predictor):
         visit.page.get_by_role("button", name="Find entities").click()
         visit.page.wait_for_selector("#problem:has-text('at most 50')")
         visit.context.close()
+
+
+# --- Types ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def dinner(browser, open_client) -> Iterator[Visit]:
+    """A page of a model with open labels that shows the entities of DINNER."""
+    visit = Visit(browser, open_client)
+    visit.find(DINNER)
+    yield visit
+    assert {request.url.startswith(visit.url) for request in visit.asked} == {True}
+    visit.context.close()
+
+
+@pytest.mark.parametrize(
+    ("written", "types"),
+    [
+        ("dish", [["dish", ""]]),
+        (" dish ,, hot  spice,", [["dish", ""], ["hot spice", ""]]),
+        ("symptom: a sign, such as: fever", [["symptom", "a sign, such as: fever"]]),
+        ("dish, symptom: a sign", [["dish", ""], ["symptom", "a sign"]]),
+        ("symptom:", [["symptom", ""]]),
+        ("biolink:Gene", [["biolink:Gene", ""]]),
+        (" , ", []),
+        (": a sign", []),
+    ],
+)
+def test_types_as_they_are_written(visit, written, types):
+    module = "async (written) => (await import('/page/types.js')).read(written)"
+    assert visit.page.evaluate(module, written) == types
+
+
+def test_types_in_the_words_of_the_user(dinner):
+    assert dinner.chips() == ["person", "place"]
+    assert dinner.labels() == ["person 0.90"]
+    dinner.page.get_by_label(ADD).press_sequentially("dish,")
+    dinner.wait_for_types("person", "dish")
+    dinner.add("symptom: a sign of illness, such as a fever")
+    dinner.wait_for_types("person", "dish", "symptom")
+    assert dinner.chips() == ["person", "place", "dish", "symptom"]
+    symptom = dinner.page.locator("#chips li", has_text="symptom")
+    assert symptom.get_attribute("title") == "a sign of illness, such as a fever"
+    assert symptom.locator(".count").inner_text().strip() == "(1)"
+    dinner.remove("person")
+    dinner.wait_for_types("dish", "symptom")
+    dinner.page.get_by_role("button", name="Reset").click()
+    dinner.wait_for_types("person")
+    assert dinner.chips() == ["person", "place"]
+    described = {"dish": "", "symptom": "a sign of illness, such as a fever"}
+    assert dinner.sent_labels() == [
+        None,
+        {"person": "", "place": "", "dish": ""},
+        {"person": "", "place": "", **described},
+        {"place": "", **described},
+        None,
+    ]
+    assert dinner.said == []
+
+
+def test_a_type_that_is_there_can_be_described(dinner):
+    dinner.add("person")
+    assert "already in the list" in dinner.page.inner_text("#types-problem")
+    dinner.add("person: a human being")
+    dinner.page.wait_for_selector("#types-problem", state="hidden")
+    assert dinner.chips() == ["person", "place"]
+    assert dinner.page.locator("#chips li").first.get_attribute("title") == "a human being"
+
+
+def test_quick_changes_are_one_request(dinner):
+    dinner.page.evaluate(REMOVE, ["person", "place"])
+    dinner.add("dish")
+    dinner.wait_for_types("dish")
+    dinner.page.evaluate(
+        """() => {
+          const data = new DataTransfer();
+          data.setData("text/plain", "spice: for taste\\r\\n\\nsymptom, place\\n");
+          const paste = new ClipboardEvent("paste", { clipboardData: data });
+          for (let i = 0; i < 3; i += 1) document.querySelector("#new-type").dispatchEvent(paste);
+        }"""
+    )
+    dinner.wait_for_types("dish", "spice", "symptom")
+    sent = dinner.sent_labels()
+    assert sent[-1] == {"dish": "", "spice": "for taste", "symptom": "", "place": ""}
+    assert [labels for labels in sent if labels and "spice" in labels] == sent[-1:]
+
+
+def test_words_in_the_input_are_added_on_find(dinner):
+    dinner.page.get_by_label(ADD).fill("dish")
+    dinner.page.get_by_role("button", name="Find entities").click()
+    dinner.wait_for_types("person", "dish")
+    assert len(dinner.sent_labels()) == 2
+
+
+def test_colours_stay(dinner):
+    dinner.add("dish, spice, symptom")
+    before = dinner.colours()
+    assert len(set(before.values())) == 5
+    dinner.remove("dish")
+    dinner.remove("person")
+    dinner.add("illness")
+    after = dinner.colours()
+    assert (
+        after.items() >= {label: before[label] for label in ("place", "spice", "symptom")}.items()
+    )
+    assert len(set(after.values())) == 4
+    dinner.add("dish")
+    assert dinner.colours()["dish"] == before["dish"]
+    dinner.wait_for_types("dish", "spice", "symptom")
+    bar = dinner.page.locator("#drawn i.s", has_text="spice")
+    assert before["spice"] in bar.get_attribute("class").split()
+
+
+def test_errors_of_types_are_shown_at_their_box(dinner):
+    dinner.add("dish")
+    dinner.wait_for_types("person", "dish")
+    problem = dinner.page.locator("#types-problem")
+    for add, remove, message in [
+        ("Dish", "Dish", "'dish' and 'Dish' are the same label; remove one of them"),
+        (f"long: {'word ' * 80}", "long", "the label 'long' is too long"),
+    ]:
+        dinner.add(add)
+        problem.filter(has_text=message).wait_for()
+        assert dinner.page.get_by_label(ADD).get_attribute("aria-invalid") == "true"
+        assert dinner.page.locator("#problem").is_hidden()
+        # The last result stays, and so do its steps and its link.
+        assert dinner.labels() == ["person 0.90", "dish 0.70"]
+        dinner.remove(remove)
+        dinner.page.wait_for_selector("#status:has-text('2 entities in')")
+        assert problem.is_hidden()
+        assert dinner.page.get_by_label(ADD).get_attribute("aria-invalid") == "false"
+    dinner.page.evaluate(REMOVE, ["person", "place", "dish"])
+    problem.filter(has_text="labels is empty").wait_for()
+    assert dinner.labels() == ["person 0.90", "dish 0.70"]
+    dinner.page.get_by_role("button", name="Denoise").click()
+    dinner.page.wait_for_selector("#stage:not([hidden])")
+    assert dinner.sent_labels("v1/steps") == [{"person": "", "place": "", "dish": ""}]
+    dinner.page.get_by_role("button", name="Reset").click()
+    dinner.wait_for_types("person")
+    assert problem.is_hidden()
+
+
+def test_types_by_keyboard(dinner):
+    page = dinner.page
+    page.get_by_label(ADD).focus()
+    page.keyboard.type("dish,symptom: a sign, of illness")
+    page.keyboard.press("Enter")
+    dinner.wait_for_types("person", "dish", "symptom")
+    page.keyboard.press("Tab")
+    for expected in ("Remove place", "Remove dish", "Remove symptom", ADD):
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.ariaLabel") == expected
+    # Without words, Enter runs.
+    page.keyboard.type("spice,")
+    dinner.wait_for_types("spice")
+    before = len(dinner.sent_labels())
+    with page.expect_response("**/v1/entities"):
+        page.keyboard.press("Enter")
+    assert dinner.sent_labels()[before:] == [{"spice": ""}]
+    assert page.evaluate(NAMELESS) == []
+
+
+def test_a_link_keeps_the_types(dinner, browser, open_client):
+    dinner.add("dish, symptom: a sign, of illness")
+    dinner.remove("person")
+    dinner.wait_for_types("dish", "symptom")
+    dinner.page.get_by_role("button", name="Copy link").click()
+    dinner.page.wait_for_selector("#status:has-text('Link copied')")
+    link = dinner.page.evaluate("navigator.clipboard.readText()")
+    other = Visit(browser, open_client, link.removeprefix(dinner.url))
+    other.wait_for_types("dish", "symptom")
+    assert other.sent_labels() == [{"place": "", "dish": "", "symptom": "a sign, of illness"}]
+    # Names may hold commas and colons; a link without types has those of the model.
+    other.page.evaluate(f"location.hash = 'text={DINNER}&type=a,%20b:%20c&type=dish'")
+    other.wait_for_types("dish")
+    assert other.sent_labels()[1:] == [{"a, b: c": "", "dish": ""}]
+    other.page.evaluate(f"location.hash = 'text={DINNER}'")
+    other.wait_for_types("person")
+    assert other.chips() == ["person", "place"]
+    other.context.close()
+
+
+def test_types_are_never_html(dinner):
+    name, about = "<img src=x onerror=alert(1)>", "<script>alert(2)</script>"
+    dinner.add(f"{name}: {about}")
+    dinner.add("__proto__")
+    dinner.page.wait_for_selector("#status:has-text('1 entity in')")
+    assert dinner.chips()[2:] == [name, "__proto__"]
+    assert dinner.page.locator("#types img, #types script").count() == 0
+    assert dinner.sent_labels()[-1] == {"person": "", "place": "", name: about, "__proto__": ""}
+    assert dinner.said == []
+
+
+def test_long_types_on_a_phone(browser, open_client):
+    visit = Visit(browser, open_client, viewport={"width": 360, "height": 740})
+    visit.find(DINNER)
+    visit.add(f"{'x' * 150}: {'y' * 100}")
+    visit.add(f"dish: {'something to eat ' * 10}")
+    visit.add(", ".join(f"kind {i}" for i in range(40)))
+    visit.wait_for_types("person", "dish")
+    assert visit.page.evaluate("document.documentElement.scrollWidth") <= 360
+    assert visit.page.evaluate("document.querySelector('#types').offsetHeight") <= 740
+    # The types that were added last are in sight.
+    assert visit.page.evaluate(
+        """() => {
+          const bottom = (node) => node.getBoundingClientRect().bottom;
+          const chips = document.querySelector("#chips");
+          return chips.scrollTop > 0 && bottom(chips.lastChild) <= bottom(chips);
+        }"""
+    )
+    visit.context.close()
+
+
+def test_fixed_types_are_switched_off_and_on(visit, nested, browser, client):
+    page = visit.page
+    assert page.get_by_label(ADD).is_hidden()
+    page.get_by_label("GPE").uncheck()
+    visit.find(nested)
+    assert sorted(visit.labels()) == ["FAC 0.46", "FAC 0.91", "PER 0.34"]
+    page.get_by_label("FAC (2)").uncheck()
+    page.get_by_role("button", name="Copy link").click()
+    page.wait_for_selector("#status:has-text('Link copied')")
+    link = page.evaluate("navigator.clipboard.readText()")
+    page.get_by_role("button", name="Reset").click()
+    assert len(visit.labels()) == 6
+    assert visit.sent_labels() == [None]
+    other = Visit(browser, client, link.removeprefix(visit.url))
+    other.page.wait_for_selector("#drawn em")
+    assert other.labels() == ["PER 0.34"]
+    assert not other.page.get_by_label("GPE (2)").is_checked()
+    other.context.close()

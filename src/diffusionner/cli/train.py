@@ -52,6 +52,10 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in the output folder.")
     ] = False,
+    keep_open: Annotated[
+        bool,
+        typer.Option("--keep-open", help="Of a model with open labels, keep the labels open."),
+    ] = False,
     threads: Threads = None,
 ) -> None:
     """Train a model on your data.
@@ -77,7 +81,7 @@ def train(
     from rich.console import Console
 
     gc.freeze()  # keeps the garbage collector from scanning the imported modules again and again
-    run = _prepare(arguments or [], data, dev, start, output)
+    run = _prepare(arguments or [], data, dev, start, output, keep_open)
     quiet = os.environ.get("RANK", "0") != "0"  # only one of several processes prints
     try:
         outcome = run.train(resume)
@@ -105,7 +109,12 @@ def train(
 
 
 def _prepare(
-    arguments: list[str], data: str | None, dev: str | None, start: str | None, output: str | None
+    arguments: list[str],
+    data: str | None,
+    dev: str | None,
+    start: str | None,
+    output: str | None,
+    keep_open: bool,
 ) -> Run:
     from diffusionner.settings import Settings
     from diffusionner.storage.registry import DEFAULT
@@ -119,7 +128,9 @@ def _prepare(
     if config is None:
         if data is None and not any(one.startswith("data.train=") for one in overrides):
             raise SettingsError("nothing to train on; give --data FILE, or a config file")
-        return prepare(start or DEFAULT, overrides)
+        return prepare(start or DEFAULT, overrides, keep_open=keep_open)
+    if keep_open:
+        raise SettingsError("--keep-open applies to training without a config file; leave one out")
     if start is not None:
         overrides.insert(0, f"encoder.name={json.dumps(start)}")
     settings = Settings.load(config, overrides)

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from diffusionner.batching import DEVICE_ARRAYS, Batch, EncodedCorpus
 from diffusionner.corpus import Sentence
 from diffusionner.diffusion import Candidates
+from diffusionner.inference.onnx_engine import LABEL_INPUTS, label_inputs
 from diffusionner.inference.pipeline import DiffusionNER
 from diffusionner.model.decoder import BoundaryPointer, PreparedSentence, read_out
-from diffusionner.model.encoder import SentenceEncoding
+from diffusionner.model.encoder import LabelVectors, SentenceEncoding
 from diffusionner.model.initializer import SpanScores
 from diffusionner.model.network import DenoisingNetwork
 from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE
@@ -40,17 +41,23 @@ def write_graphs(ner: DiffusionNER, folder: Path) -> None:
     corpus = EncodedCorpus(example, ner.subwords, ner.settings.encoder)
     batch = corpus.batch(np.arange(3))
     inputs = tuple(torch.from_numpy(getattr(batch, name)) for name in INPUTS)
-    encoder, denoiser = EncoderGraph(network), DenoiserGraph(network)
-    with torch.no_grad():
-        sentence = encoder(*inputs)
-    initial = _initial_names(network)
-    layers = [f"layer{i}" for i in range(len(sentence) - 4 - len(initial))]
-    outputs = ["starts", "ends", "left_words", "right_words", *initial, *layers]
     auto = torch.export.Dim.DYNAMIC
     two, one = {0: auto, 1: auto}, {0: auto}
     characters = {**two, 2: auto} if batch.characters.shape[2] else two
     shapes: tuple[Any, ...] = (two, two, two, two, one, one, characters)
-    _record(encoder, inputs, list(INPUTS), outputs, shapes, folder / ENCODER_FILE)
+    read: list[str] = []
+    if ner.is_open:
+        read = list(LABEL_INPUTS)
+        rows = list(map(ner.subwords.label_subwords, ("person", "a place", "year")))
+        inputs = (*inputs, *map(torch.from_numpy, label_inputs(rows, ner.subwords.pad).values()))
+        shapes = (*shapes, ({1: auto}, {1: auto}, {1: auto, 2: auto}))
+    encoder, denoiser = EncoderGraph(network), DenoiserGraph(network)
+    with torch.no_grad():
+        sentence = encoder(*inputs)
+    known = _known_names(network)
+    layers = [f"layer{i}" for i in range(len(sentence) - 4 - len(known))]
+    outputs = ["starts", "ends", "left_words", "right_words", *known, *layers]
+    _record(encoder, inputs, [*INPUTS, *read], outputs, shapes, folder / ENCODER_FILE)
     spans = 7
     step = (
         torch.from_numpy(batch.lengths),
@@ -59,9 +66,12 @@ def write_graphs(ner: DiffusionNER, folder: Path) -> None:
         torch.ones(3, spans, dtype=torch.bool),
     )
     shapes = (one, {0: auto, 2: auto}, {}, two, two, two, two, two)
-    if initial or layers:  # no layers without cross-attention
-        squares = tuple({0: auto, 1: auto, 2: auto} for _ in initial)
-        shapes = (*shapes, (*squares, *({0: auto, 2: auto} for _ in layers)))
+    if known or layers:  # no layers without cross-attention
+        square = {0: auto, 1: auto, 2: auto}
+        of = {"initial": square, "initial_types": square, "types": one}
+        if ner.is_open:
+            of |= {"initial_types": {**square, 3: auto}, "types": two}
+        shapes = (*shapes, (*(of[n] for n in known), *({0: auto, 2: auto} for _ in layers)))
     names = ["lengths", "x", "t", "slots", *outputs]
     path = folder / DENOISER_FILE
     _record(denoiser, (*step, *sentence), names, ["x0", *OUTPUTS], shapes, path)
@@ -69,12 +79,14 @@ def write_graphs(ner: DiffusionNER, folder: Path) -> None:
         _finish(folder / name)
 
 
-def _initial_names(network: DenoisingNetwork) -> list[str]:
-    """Return the names of the initializer's outputs, in the order of `SpanScores`."""
+def _known_names(network: DenoisingNetwork) -> list[str]:
+    """Return the names of what the encoder tells the denoiser of types: those of `SpanScores`
+    and, if types are vectors, these."""
     initializer = network.decoder.initializer
     if initializer is None:
         return []
-    return ["initial"] if initializer.types is None else ["initial", "initial_types"]
+    names = ["initial"] if initializer.types is None else ["initial", "initial_types"]
+    return [*names, "types"] if network.joins_labels else names
 
 
 def for_graphs(network: DenoisingNetwork) -> DenoisingNetwork:
@@ -126,6 +138,10 @@ class _Graph(nn.Module):
 class EncoderGraph(_Graph):
     """The part that runs once per sentence."""
 
+    def __init__(self, network: DenoisingNetwork) -> None:
+        super().__init__(network)
+        self.table = None if network.table is None else LabelVectors.of_table(network.table)
+
     def forward(
         self,
         subwords: Tensor,
@@ -135,7 +151,9 @@ class EncoderGraph(_Graph):
         row: Tensor,
         lengths: Tensor,
         characters: Tensor,
+        *labels: Tensor,
     ) -> tuple[Tensor, ...]:
+        """labels: `LABEL_INPUTS`, if labels are read as words."""
         none, nothing = lengths.new_zeros(0), np.zeros(0, dtype=np.int64)
         batch = Batch(
             subwords,
@@ -151,11 +169,19 @@ class EncoderGraph(_Graph):
             nothing,
             nothing,
         )
-        sentence = self.network.prepare(batch)
+        read = self.table
+        if labels:
+            label_subwords, places, belongs = labels
+            vectors = self.network.encoder.embed_labels(label_subwords, places)
+            read = LabelVectors(vectors, belongs)
+        if read is not None:
+            read = read.expand(subwords.shape[0])
+        encoding = self.network.encoder(batch, read)
+        sentence = self.network.decoder.prepare(encoding)
         layers = [pair for pair in sentence.keys_values if pair is not None]
         fixed = [sentence.starts, sentence.ends, sentence.left, sentence.right]
         initial = sentence.initial and (sentence.initial.spans, sentence.initial.types)
-        known = (part for part in initial or () if part is not None)
+        known = (part for part in (*(initial or ()), sentence.types) if part is not None)
         return (*fixed, *known, *(tensor for pair in layers for tensor in pair))
 
 
@@ -174,19 +200,21 @@ class DenoiserGraph(_Graph):
         right: Tensor,
         *others: Tensor,
     ) -> tuple[Tensor, ...]:
-        """others: outputs of the initializer, then keys and values of each layer."""
-        count = len(_initial_names(self.network))
-        exclusive = not self.network.joins_labels
-        initial = None
-        if count:
-            initial = SpanScores(others[0], others[1] if count > 1 else None, exclusive)
-        layers = others[count:]
+        """others: what is known of the types, then keys and values of each layer."""
+        names = _known_names(self.network)
+        known = dict(zip(names, others, strict=False))
+        initial, types = None, known.get("types")
+        if known:
+            initial = SpanScores(known["initial"], known.get("initial_types"), types is None)
+        layers = others[len(names) :]
         mask = torch.arange(starts.shape[1]) < lengths[:, None]
         # Without cross-attention no layer has keys and values.
         keys_values: list[tuple[Tensor, Tensor] | None] = [None] * len(self.network.decoder.layers)
         if layers:
             keys_values = list(zip(layers[::2], layers[1::2], strict=True))
-        sentence = PreparedSentence(mask, lengths, keys_values, left, right, starts, ends)
+        sentence = PreparedSentence(
+            mask, lengths, keys_values, left, right, starts, ends, types=types
+        )
         steps = t[None, None].expand(x.shape[0], 1)
         x0, prediction = self.network.denoise(sentence, x, steps, slots)
         found = read_out(prediction, slots, initial)

@@ -35,7 +35,9 @@ def quantise(folder: Path, sentences: Sequence[Sentence]) -> None:
     sample = sentences[:: -(-len(sentences) // SAMPLE) or 1]
     corpus = EncodedCorpus(sample, ner.subwords, ner.settings.encoder)
     batches = corpus.sorted_batches(8, range(len(sample)))
-    feeds = [encoder_inputs(corpus.batch(chosen)) for chosen in batches]
+    assert isinstance(ner.engine, OnnxEngine)
+    labels = ner.engine.groups[0]
+    feeds = [encoder_inputs(corpus.batch(chosen)) | labels for chosen in batches]
     _rewrite(folder / ENCODER_FILE, feeds)
     _rewrite(folder / DENOISER_FILE, _denoiser_feeds(ner, feeds))
 

@@ -6,10 +6,12 @@ range or scale in the graphs depends on the batch.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from weakref import WeakSet
 
 import numpy as np
 
-from diffusionner.batching import Batch
+from diffusionner.batching import Batch, RowLabels
 from diffusionner.batching.subwords import (
     BACKEND_FILE,
     MAX_TOKENIZER,
@@ -40,6 +42,7 @@ from diffusionner.diffusion import (
 from diffusionner.errors import CheckpointError, first_line
 from diffusionner.files import read_bounded
 from diffusionner.inference.engine import Pending
+from diffusionner.label_set import LabelSet
 from diffusionner.settings import InferenceSettings, Settings
 from diffusionner.storage.config import (
     BELIEFS_FILE,
@@ -55,6 +58,7 @@ from diffusionner.threads import available_threads
 TOKENIZER_NUMBERS = ("limit", "prefix", "suffix", "pad", "unknown")  # in config.json
 MAX_ID = 10_000_000  # of a subword
 PART = 8  # windows that are worth a thread of their own
+LABEL_INPUTS = ("label_subwords", "label_places", "label_belongs")  # of the encoder
 IMPOSSIBLE = -1e4  # score of a pair of words that is not a span, as in model.initializer
 
 
@@ -80,9 +84,20 @@ class OnnxEngine:
 
             weights = read_beliefs(folder / BELIEFS_FILE)
             self.beliefs = BeliefDenoiser(weights, self.schedule)
+        self.exclusive = not settings.decoder.joins_labels
+        self.groups: list[dict[str, np.ndarray]] = [{}]  # inputs for each group of labels
         self.threads = available_threads()
         self.workers = ThreadPoolExecutor(self.threads)
         _ENGINES.add(self)
+
+    def bind(self, labels: LabelSet, subwords: SubwordTokenizer) -> OnnxEngine:
+        """Return this engine asked for other labels."""
+        bound = copy.copy(self)
+        bound.labels = list(labels.names)
+        rows = list(map(subwords.label_subwords, labels.texts))
+        bound.groups = [label_inputs(rows[group], subwords.pad) for group in labels.groups()]
+        _ENGINES.add(bound)
+        return bound
 
     def launch(
         self, batch: Batch[np.ndarray], start: ReverseStart[np.ndarray], settings: InferenceSettings
@@ -97,7 +112,7 @@ class OnnxEngine:
         running = []
         for chosen in parts:
             inputs, own = encoder_inputs(batch, chosen), start.map(itemgetter(chosen))
-            running.append(self.workers.submit(self._candidates, inputs, own, settings))
+            running.append(self.workers.submit(self._all_candidates, inputs, own, settings))
 
         def wait() -> Candidates[np.ndarray]:
             parts = [part.result() for part in running]
@@ -106,6 +121,24 @@ class OnnxEngine:
             return Candidates.combine(padded, np.concatenate).map(itemgetter(order))
 
         return wait
+
+    def _all_candidates(
+        self,
+        inputs: dict[str, np.ndarray],
+        start: ReverseStart[np.ndarray],
+        settings: InferenceSettings,
+    ) -> Candidates[np.ndarray]:
+        """Return the candidates of all groups of labels; decoding chooses among equal spans."""
+        parts = [self._candidates(inputs | group, start, settings) for group in self.groups]
+        if len(parts) == 1:
+            return parts[0]
+        before, most = 0, max(part.left.shape[2] for part in parts)
+        for number, group in enumerate(self.groups):
+            part = replace(parts[number], logits=None)  # whose size is that of the group
+            part.type_id = part.type_id + before
+            before += group["label_belongs"].shape[1]
+            parts[number] = part.map(lambda array: _pad_slots(array, most))
+        return Candidates.combine(parts, lambda arrays: np.concatenate(arrays, 2))
 
     def _candidates(
         self,
@@ -136,7 +169,7 @@ class OnnxEngine:
         own_candidates = given is None and settings.start == "candidates"
         if settings.steps == 0 or (self.beliefs is not None and own_candidates):
             assert spans is not None
-            return read_initializer(sentence["initial_types"], spans, slots)
+            return read_initializer(sentence["initial_types"], spans, slots, self.exclusive)
 
         def noise(step: int) -> np.ndarray:  # [B, 1, G + K, 2]
             return span_noise(inputs["keys"], settings.seed, step, own, first)
@@ -159,7 +192,7 @@ class OnnxEngine:
         steps = [step.prediction for step in reverse]
         counted = steps if settings.average_steps else steps[-1:]
         if self.beliefs is not None and spans is not None:  # those given are candidates, too
-            counted.append(read_initializer(sentence["initial_types"], spans, slots))
+            counted.append(read_initializer(sentence["initial_types"], spans, slots, True))
         return Candidates.combine(counted, lambda arrays: np.concatenate(arrays, 1))
 
 
@@ -201,8 +234,15 @@ def best_spans(scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     return np.stack([chosen // words, chosen % words], -1), np.take_along_axis(best, slots, 1)
 
 
+def label_inputs(rows: Sequence[Sequence[int]], pad: int) -> dict[str, np.ndarray]:
+    """Return the inputs of the encoder for labels, given as subwords."""
+    labels = RowLabels.of([rows], pad)
+    belongs = labels.owner[:, None] == np.arange(len(rows))[:, None]
+    return dict(zip(LABEL_INPUTS, (labels.subwords, labels.places, belongs), strict=True))
+
+
 def read_initializer(
-    types: np.ndarray, spans: np.ndarray, slots: np.ndarray
+    types: np.ndarray, spans: np.ndarray, slots: np.ndarray, exclusive: bool
 ) -> Candidates[np.ndarray]:
     """Score spans [B, K, 2] without denoising, by the initializer's type logits [B, M, M, C].
 
@@ -210,9 +250,13 @@ def read_initializer(
     """
     left, right = spans[..., 0], spans[..., 1]
     logits = type_logits(types, spans)
-    type_id = logits.argmax(-1)
-    odds = np.exp(logits - logits.max(-1, keepdims=True))
-    probability = 1 / odds.sum(-1)  # of the best type, whose odds are 1
+    if exclusive:
+        type_id = logits.argmax(-1)
+        odds = np.exp(logits - logits.max(-1, keepdims=True))
+        probability = 1 / odds.sum(-1)  # of the best type, whose odds are 1
+    else:
+        type_id = logits[..., :-1].argmax(-1)
+        probability = 1 / (1 + np.exp(-logits[..., :-1].max(-1)))
     is_entity = (type_id < types.shape[-1]) & slots
     found = Candidates(
         left, right, type_id, 3 * probability, probability, is_entity, slots, spans, logits

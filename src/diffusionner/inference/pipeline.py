@@ -172,7 +172,10 @@ class DiffusionNER:
         format: str | None = None,
         **settings: Any,
     ) -> DiffusionNER:
-        """Train a new model that starts from this one; see `diffusionner.train`."""
+        """Train a new model that starts from this one; see `diffusionner.train`.
+
+        A model with open labels gets those of the data, unless keep_open=True is given.
+        """
         from diffusionner.training.api import train
 
         return train(data, dev=dev, start=self, output=output, format=format, **settings)

@@ -82,11 +82,13 @@ class Network(nn.Module, ABC):
     def start_from(self, weights: Mapping[str, Tensor], same_labels: bool) -> None:
         """Load the matching weights of a trained model; weights of types only for equal labels."""
         own = self.state_dict()
+        # If types are vectors, all other weights are the same for any types.
+        of_types = ("table",) if self.joins_labels else self.type_weights
         matching = {
             name: tensor
             for name, tensor in weights.items()
             if name in own
             and own[name].shape == tensor.shape
-            and (same_labels or not name.startswith(self.type_weights))
+            and (same_labels or not name.startswith(of_types))
         }
         self.load_state_dict(matching, strict=False)

@@ -49,7 +49,7 @@ class ReverseState:
 class DenoisingNetwork(Network):
     """Sentence encoder and entity decoder, with the schedule and coordinates of the diffusion."""
 
-    type_weights = ("table", *(f"decoder.{name}" for name in EntityDecoder.type_weights))
+    type_weights = tuple(f"decoder.{name}" for name in EntityDecoder.type_weights)
 
     def __init__(self, transformer: Transformer, labels: Sequence[str], settings: Settings) -> None:
         super().__init__(transformer, labels, settings)

@@ -23,6 +23,7 @@ DENOISER_FILE = "denoiser.onnx"
 BELIEFS_FILE = "beliefs.safetensors"  # of an exported model
 STATE_FILE = "state.safetensors"  # training state for --resume; not part of the model
 CARD = "README.md"
+REPLAY_FILE = "replay.jsonl.gz"  # passages of a model with open labels, for fine-tuning
 TEST_SCORES = "test.json"  # written by training
 REMOVED_IN_2 = (
     ("data", "choose_on_test"), ("encoder", "character_size"), ("encoder", "character_length"),

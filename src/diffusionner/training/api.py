@@ -25,6 +25,7 @@ from diffusionner.training.plan import (
     held_out_sentences,
     training_plan,
 )
+from diffusionner.training.replay import Replay
 from diffusionner.training.trainer import Outcome, Trainer
 
 Corpus = str | Path | Sequence[Sentence]
@@ -39,6 +40,7 @@ def train(
     output: str | Path = "runs/model",
     format: str | None = None,
     resume: bool = False,
+    keep_open: bool = False,
     **settings: Any,
 ) -> DiffusionNER:
     """Train a model and return it; the best epoch on dev is kept.
@@ -51,6 +53,9 @@ def train(
     output: folder for the model, its log and the training state.
     format: format of the files; detected if not given.
     resume: continue the run in `output` where it stopped.
+    keep_open: of a model with open labels, train one that can still be asked for any labels, not
+    one with the labels of the data. It is trained on other types, too, with passages that come with
+    the model, and says how well it finds types that it was not trained on before and after.
     settings: training settings by name, such as `epochs=20`, and those of other sections as
     mappings, such as `inference={"overlap": "flat"}`.
 
@@ -64,8 +69,8 @@ def train(
     for name, corpus in (("train", data), ("dev", dev), ("format", format)):
         if isinstance(corpus, str | Path):
             assignments.append(f"data.{name}={json.dumps(str(corpus))}")
-    sentences = [None if isinstance(c, str | Path) else c for c in (data, dev)]
-    run = prepare(start, assignments, *sentences)
+    given, held_out = (None if isinstance(c, str | Path) else c for c in (data, dev))
+    run = prepare(start, assignments, given, held_out, keep_open)
     run.train(resume)
     return DiffusionNER.from_pretrained(Path(output))
 
@@ -77,12 +82,17 @@ class Run:
     settings: Settings
     data: RunData
     choices: list[str]  # automatic choices, one line each
+    replay: Replay | None = None  # passages that keep labels open
 
     def train(self, resume: bool = False) -> Outcome:
         trainer = Trainer(self.settings, resume, self.data)
         for line in self.choices:
             trainer.reporter.say(line)
-        return trainer.run()
+        if self.replay is None:
+            return trainer.run()
+        outcome = trainer.run()
+        print(self.replay.compare(Path(self.settings.training.output)))
+        return outcome
 
 
 def prepare(
@@ -90,13 +100,20 @@ def prepare(
     assignments: Sequence[str],
     train: Sequence[Sentence] | None = None,
     dev: Sequence[Sentence] | None = None,
+    keep_open: bool = False,
 ) -> Run:
     """Choose the settings of a run from its data, its starting model and the device.
 
     assignments: `section.key=value`, which take precedence.
     train, dev: the corpora; if not given, they are read from `data.train` and `data.dev`.
+    keep_open: as in `train`.
     """
     base, origin, labels = _starting_settings(start)
+    replay = None
+    if keep_open:
+        replay = Replay.of(base)
+    elif base.reads_labels:
+        base = replace(base, decoder=replace(base.decoder, types="vectors"))
     given = {assignment.partition("=")[0].strip() for assignment in assignments}
     settings = base.override(assignments)
     if train is None:
@@ -106,11 +123,15 @@ def prepare(
         base = replace(base, data=replace(base.data, dev_from_train=held_out))
         settings = base.override(assignments)
     data = load_data(settings, train, dev)
+    if replay is not None:
+        origin += "; labels stay open"
+        data = replay.mix_into(data)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     plan, reason = training_plan(len(data.train), device)
     if documents := has_documents(data.train):
         base = replace(base, encoder=replace(base.encoder, passage_words=PASSAGE_WORDS))
-    typed = settings.denoises and settings.decoder.initializer == "types"
+    decoder = settings.decoder
+    typed = settings.denoises and decoder.initializer == "types" and not decoder.joins_labels
     if typed and data.dev and documents:
         base = replace(base, decoder=replace(base.decoder, beliefs=True))
     training = replace(base.training, tune_steps=True, **plan)
@@ -120,9 +141,9 @@ def prepare(
     if "training.evaluate_every" not in given:
         interval = evaluation_interval(settings.training.epochs)
         settings = replace(settings, training=replace(settings.training, evaluate_every=interval))
-    if labels is not None and labels != data.labels:
+    if labels is not None and labels != data.labels and not decoder.joins_labels:
         origin += "; its types differ from those of the data, which are learned anew"
-    return Run(settings, data, _describe(data, settings, nested, origin, reason))
+    return Run(settings, data, _describe(data, settings, nested, origin, reason), replay)
 
 
 def _starting_settings(start: str | Path | DiffusionNER) -> tuple[Settings, str, list[str] | None]:

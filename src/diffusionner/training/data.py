@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from diffusionner import formats
@@ -70,10 +70,21 @@ def load_data(
     if not labels:
         raise DataError(f"{source} has no entities, so there is nothing to learn")
     if run.reads_labels:  # those of dev and test may be others than in training
+        for part in (train, dev, test):
+            _name_types(part)
         labels = asked_labels([*train, *dev, *test])
     check_labels(dev, labels)
     check_labels(test, labels)
     return RunData(train, dev, test, labels)
+
+
+def _name_types(sentences: list[Sentence]) -> None:
+    """Name the types of sentences that were annotated for all types: those of their likes."""
+    untyped = [sentence for sentence in sentences if sentence.types is None]
+    labels = tuple(collect_labels(untyped))
+    for number, sentence in enumerate(sentences):
+        if sentence.types is None:
+            sentences[number] = replace(sentence, types=labels)
 
 
 def read_corpus(settings: DataSettings, name: Literal["train", "dev", "test"]) -> list[Sentence]:

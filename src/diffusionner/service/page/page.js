@@ -2,16 +2,19 @@
 
 import { Stage } from "./denoising.js";
 import { draw, element } from "./drawing.js";
-import { COLOURS, inUnits } from "./lanes.js";
+import { inUnits } from "./lanes.js";
+import { TypeBox } from "./types.js";
 
 const $ = (id) => document.getElementById(id);
 const MAX_LINK = 30000; // characters that all browsers accept
+const PAUSE = 400; // milliseconds after a change of the types
 const UNLIKELY = 0.05; // minimum score when unlikely entities are included
 const hues = new Map();
-let result = null; // { text, entities (code point offsets), units (string offsets) }
+let result = null; // { text, labels, entities (code point offsets), units (string offsets) }
 let running = null;
 let denoises = true; // false for methods without diffusion
 let modelLoaded = null; // resolves when the labels and their colours are known
+let waiting = null; // timer of a search for other types
 
 const stage = new Stage(
   {
@@ -19,6 +22,19 @@ const stage = new Stage(
     play: $("play"), slider: $("step"), shown: $("step-shown"), told: $("told"),
   },
   hues,
+);
+const types = new TypeBox(
+  {
+    box: $("types"), adding: $("adding"), input: $("new-type"), chips: $("chips"),
+    reset: $("reset"), problem: $("types-problem"),
+  },
+  hues,
+  show,
+  (message) => {
+    $("status").textContent = message;
+    clearTimeout(waiting);
+    waiting = setTimeout(() => $("text").value.trim() && find(), PAUSE);
+  },
 );
 
 class ServiceError extends Error {}
@@ -51,8 +67,10 @@ async function run(status, work) {
     await work(mine.signal);
   } catch (error) {
     if (error.name === "AbortError") return;
-    report(error instanceof ServiceError ? error.message : `The service did not respond: ${error.message}`);
     $("status").textContent = "";
+    if (!(error instanceof ServiceError)) report(`The service did not respond: ${error.message}`);
+    else if (error.message.startsWith("labels")) types.fail(error.message.replace("labels: ", ""));
+    else report(error.message);
   }
 }
 
@@ -64,6 +82,7 @@ function options() {
 }
 
 async function find() {
+  clearTimeout(waiting);
   const text = $("text").value.toWellFormed?.() ?? $("text").value;
   if (!text.trim()) {
     $("status").textContent = "Enter some text first.";
@@ -71,11 +90,13 @@ async function find() {
   }
   await run("Predicting …", async (signal) => {
     const started = performance.now();
-    const answer = await send("v1/entities", { texts: [text], ...options() }, signal);
-    const [{ entities }] = answer.results;
-    result = { text, entities, units: inUnits(text, entities) };
     await modelLoaded;
-    listTypes();
+    const labels = types.request();
+    const answer = await send("v1/entities", { texts: [text], labels, ...options() }, signal);
+    const [{ entities }] = answer.results;
+    result = { text, labels, entities, units: inUnits(text, entities) };
+    types.fail("");
+    types.count(entities);
     show();
     const seconds = ((performance.now() - started) / 1000).toFixed(2);
     $("status").textContent = `${count(entities.length)} in ${seconds} s`;
@@ -89,26 +110,10 @@ function count(number) {
   return number === 1 ? "1 entity" : `${number} entities`;
 }
 
-function listTypes() {
-  const numbers = new Map();
-  for (const { label } of result.entities) numbers.set(label, (numbers.get(label) ?? 0) + 1);
-  for (const label of numbers.keys()) if (!hues.has(label)) hues.set(label, hues.size % COLOURS);
-  $("types").replaceChildren(
-    ...[...numbers.keys()].sort().map((label) => {
-      const box = element("input");
-      Object.assign(box, { type: "checkbox", checked: true, value: label });
-      const choice = element("label", `c${hues.get(label)}`);
-      choice.append(box, ` ${label} (${numbers.get(label)})`);
-      return choice;
-    }),
-  );
-}
-
 /** Return the entities of the selected types with at least the minimum score. */
 function selected(entities) {
-  const types = new Set([...$("types").querySelectorAll("input:checked")].map((box) => box.value));
   const minimum = Number($("min-score").value);
-  return entities.filter((e) => types.has(e.label) && e.score >= minimum);
+  return entities.filter((e) => types.shows(e.label) && e.score >= minimum);
 }
 
 function show() {
@@ -135,10 +140,10 @@ function clearSteps() {
 }
 
 async function watch() {
-  const { text } = result;
+  const { text, labels } = result;
   await run("Denoising …", async (signal) => {
     const sentence = Math.max(0, $("sentence").selectedIndex);
-    const body = { text, sentence, steps: Number($("steps").value), ...options() };
+    const body = { text, labels, sentence, steps: Number($("steps").value), ...options() };
     const answer = await send("v1/steps", body, signal);
     const units = [0];
     for (const character of text) units.push(units.at(-1) + character.length);
@@ -194,6 +199,11 @@ function copyLink() {
   if ($("overlap").value) fragment.set("overlap", $("overlap").value);
   if ($("unlikely").checked) fragment.set("unlikely", "1");
   if (Number($("min-score").value)) fragment.set("least", $("min-score").value);
+  for (const [name, description] of Object.entries(result.labels ?? {})) {
+    fragment.append("type", name);
+    fragment.append("about", description);
+  }
+  for (const label of types.off) fragment.append("hidden", label);
   const link = `${location.href.split("#")[0]}#${fragment}`;
   if (link.length > MAX_LINK) {
     report("The text is too long for a link.");
@@ -210,6 +220,7 @@ function openLink() {
   $("overlap").value = fragment.get("overlap") ?? "";
   $("unlikely").checked = fragment.has("unlikely");
   $("min-score").value = fragment.get("least") ?? "0";
+  types.choose(...["type", "about", "hidden"].map((name) => fragment.getAll(name)));
   find();
 }
 
@@ -220,7 +231,7 @@ async function loadModel() {
     const { models } = await send("v1/models");
     $("model").textContent = models[0].name;
     denoises = models[0].steps !== null;
-    for (const label of models[0].labels) hues.set(label, hues.size % COLOURS);
+    types.load(models[0]);
   } catch (error) {
     report(error.message);
   }
@@ -228,15 +239,15 @@ async function loadModel() {
 
 $("ask").addEventListener("submit", (event) => {
   event.preventDefault();
+  types.commit();
   find();
 });
 $("text").addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) find();
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("ask").requestSubmit();
 });
 $("key").addEventListener("change", () => {
   modelLoaded = loadModel();
 });
-$("types").addEventListener("change", show);
 $("min-score").addEventListener("input", show);
 $("copy-json").addEventListener("click", copyJson);
 $("copy-link").addEventListener("click", copyLink);
