@@ -18,7 +18,6 @@ from diffusionner.evaluation.significance import difference
 from diffusionner.inference.decoding import ScoreRule, entities_by_sentence, to_spans
 from diffusionner.inference.stream import PredictionTask
 from diffusionner.storage.beliefs import FITTED, read_beliefs
-from reproduce.cross_fitting import read_candidates, sum_by_document
 
 EVEN = 1.5  # summed probability of a type that is as likely as not
 STEPS = (1, 2, 5)
@@ -35,6 +34,9 @@ def beliefs(
     The model stays as it is. A candidate is an entity if some type is more likely than not, so
     nothing is tuned. Intervals and p resample documents.
     """
+    # Imports the trainer, whose dependencies the other commands do without.
+    from reproduce.cross_fitting import read_candidates, sum_by_document
+
     gold = formats.read(data)
     ner = DiffusionNER.from_pretrained(model, device="cpu")
     if not ner.settings.denoises or ner.settings.decoder.initializer != "types":

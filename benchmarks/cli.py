@@ -25,6 +25,7 @@ from benchmarks.attack import inputs, journals, kills, ray_workers
 from benchmarks.attack import models as attacked_models
 from benchmarks.attack import serve as attacked_service
 from benchmarks.card import command
+from benchmarks.zero_shot import command as zero_shot
 from diffusionner import cli
 
 app = typer.Typer(
@@ -34,8 +35,8 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_show_locals=False,
     add_completion=False,
-    help="Measure speed and memory of training, inference, the service and data conversion, and "
-    "attack processes, files and inputs at random.",
+    help="Measure speed and memory of training, inference, the service and data conversion, score "
+    "models with open labels, and attack processes, files and inputs at random.",
 )
 app.command("speed")(speed.speed)
 app.command("profile")(profile_parts.profile_parts)
@@ -48,6 +49,7 @@ app.command("convert")(convert_large.convert_large)
 app.command("refine")(refine.refine)
 app.command("beliefs")(beliefs.beliefs)
 app.command("flat")(flat_views.flat_views)
+app.command("zero-shot")(zero_shot.zero_shot)
 app.command("attack-inputs")(inputs.attack_inputs)
 app.command("card")(command.card)
 app.command("attack-serve")(attacked_service.attack_serve)

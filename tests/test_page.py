@@ -625,5 +625,5 @@ def test_fixed_types_are_switched_off_and_on(visit, nested, browser, client):
     other = Visit(browser, client, link.removeprefix(visit.url))
     other.page.wait_for_selector("#drawn em")
     assert other.labels() == ["PER 0.34"]
-    assert not other.page.get_by_label("GPE (2)").is_checked()
+    assert not other.page.get_by_label("GPE (3)").is_checked()
     other.context.close()

@@ -192,7 +192,7 @@ class OnnxEngine:
         steps = [step.prediction for step in reverse]
         counted = steps if settings.average_steps else steps[-1:]
         if self.beliefs is not None and spans is not None:  # those given are candidates, too
-            counted.append(read_initializer(sentence["initial_types"], spans, slots, True))
+            counted.append(read_initializer(sentence["initial_types"], spans, slots))
         return Candidates.combine(counted, lambda arrays: np.concatenate(arrays, 1))
 
 
@@ -242,7 +242,7 @@ def label_inputs(rows: Sequence[Sequence[int]], pad: int) -> dict[str, np.ndarra
 
 
 def read_initializer(
-    types: np.ndarray, spans: np.ndarray, slots: np.ndarray, exclusive: bool
+    types: np.ndarray, spans: np.ndarray, slots: np.ndarray, exclusive: bool = True
 ) -> Candidates[np.ndarray]:
     """Score spans [B, K, 2] without denoising, by the initializer's type logits [B, M, M, C].
 
