@@ -60,8 +60,13 @@ def test_descriptions_are_read(ner: DiffusionNER):
     assert {e.label for e in described} == {"sign"}
 
 
-def test_underscores_are_spaces(ner: DiffusionNER):
-    one, other = ner(TEXT, labels=["machine_part"]), ner(TEXT, labels=["machine part"])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("machine_part", "machine part"), ("machinePart", "machine part"), ("PER", "person")],
+)
+def test_names_are_put_into_words(ner: DiffusionNER, name: str, words: str):
+    one, other = ner(TEXT, labels=[name]), ner(TEXT, labels=[words])
+    assert {e.label for e in one} == {name}
     assert [(*e[:2], e.score) for e in one] == [(*e[:2], e.score) for e in other]
 
 

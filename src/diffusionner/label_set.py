@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -23,6 +24,19 @@ MAX_SHOWN = 60  # characters of a label in a message
 # At most about 50 labels are read with a text at once, fewer if their descriptions are long.
 GROUP_SIZE, MIN_SIZE = 4000, 80  # characters of a group; a shorter label counts as this many
 SEPARATOR = ": "  # between a label and its description
+# Names of types in common annotation schemes.
+ABBREVIATIONS = {
+    "PER": "person",
+    "ORG": "organization",
+    "LOC": "location",
+    "GPE": "country, city or state",
+    "FAC": "building or facility",
+    "NORP": "nationality, religious or political group",
+    "MISC": "other name",
+    "VEH": "vehicle",
+    "WEA": "weapon",
+}
+_CAMEL = re.compile("(?<=[a-z])(?=[A-Z])")
 
 
 @dataclass(frozen=True)
@@ -89,8 +103,13 @@ class LabelSet:
 
 
 def label_text(name: str, description: str = "") -> str:
-    """Return what the model reads of a label: "chemical_element" is read as two words."""
+    """Return what the model reads of a label.
+
+    Names as annotation schemes have them are put into words: "chemical_element", "MusicalWork" and
+    "PER" are read as "chemical element", "Musical Work" and "person".
+    """
     words = " ".join(name.replace("_", " ").split())
+    words = ABBREVIATIONS.get(words) or (words if " " in words else _CAMEL.sub(" ", words))
     description = " ".join(description.split())
     return f"{words}{SEPARATOR}{description}" if description else words
 

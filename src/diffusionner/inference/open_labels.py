@@ -50,12 +50,12 @@ def freeze(ner: Any, labels: LabelSet) -> Any:
 
     from diffusionner.inference.torch_engine import TorchEngine
 
-    bound = view(ner, labels)
-    assert isinstance(bound.engine, TorchEngine)
-    network = copy.deepcopy(ner.network)
+    network = copy.deepcopy(ner.network)  # an exported model has none, and says so
+    engine = view(ner, labels).engine
+    assert isinstance(engine, TorchEngine)
+    table = engine.table()
     network.labels = list(labels.names)
-    table = bound.engine.table()
-    network.table = nn.Parameter(table)
+    network.table = nn.Parameter(table.to(engine.device, next(network.parameters()).dtype))
     decoder = replace(ner.settings.decoder, types="vectors", type_vectors=table.shape[1])
     settings = replace(ner.settings, decoder=decoder)
     return type(ner)(TorchEngine(network), ner.subwords, settings, ner.calibration)
