@@ -49,6 +49,17 @@ def lively_model(encoder_folder: Path, *changes: str) -> DiffusionNER:
     torch.manual_seed(0)
     transformer = load_encoder(settings.encoder.name)
     network = DenoisingNetwork(transformer, LABELS, settings)
+    sharpen(network, settings)
+    with torch.no_grad():
+        network.decoder.classifier[-1].weight *= 20
+        network.decoder.classifier[-1].bias[-1] = -1000  # never "no entity"
+    limit = position_limit(transformer)
+    tokenizer = load_tokenizer(encoder_folder, limit)
+    return DiffusionNER(TorchEngine(network.eval()), tokenizer, settings)
+
+
+def sharpen(network: DenoisingNetwork, settings: Settings) -> None:
+    """Make the spans of a network with random weights end up at different boundaries."""
     decoder = network.decoder
     sharpened = [layer.norms[-1] for layer in decoder.layers]
     if settings.decoder.span_pooling == "endpoints":
@@ -60,14 +71,9 @@ def lively_model(encoder_folder: Path, *changes: str) -> DiffusionNER:
             layer.weight *= 10
         for pointer in (decoder.left, decoder.right):
             pointer.output.weight *= 5
-        decoder.classifier[-1].weight *= 20
-        decoder.classifier[-1].bias[-1] = -1000  # never "no entity"
         if decoder.initializer is not None:  # some spans are likely, most are not
             decoder.initializer.project.weight *= 5
             decoder.initializer.project.bias[-1] -= 5
-    limit = position_limit(transformer)
-    tokenizer = load_tokenizer(encoder_folder, limit)
-    return DiffusionNER(TorchEngine(network.eval()), tokenizer, settings)
 
 
 @contextmanager
@@ -193,10 +199,12 @@ def open_model(encoder_folder: Path, *changes: str) -> DiffusionNER:
     torch.manual_seed(0)
     network, tokenizer = build_network(settings, ["person", "place"])
     assert isinstance(network, DenoisingNetwork)
+    sharpen(network, settings)
     initializer = network.decoder.initializer
     assert initializer is not None
     with torch.no_grad():
-        initializer.project.weight *= 5
         initializer.types.factors.weight *= 20
-        initializer.types.factors.bias[-1] += 30
+        initializer.types.factors.bias[-1] = 60
+        network.decoder.classifier[-1].weight *= 20
+        network.decoder.to_factors.weight *= 20
     return DiffusionNER(TorchEngine(network.eval()), tokenizer, settings)

@@ -116,7 +116,7 @@ def test_labels_of_other_groups_change_nothing_but_the_best_label(ner: Diffusion
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ([], "labels is empty"),
+        ([], "there are no labels"),
         (["person", " "], "a label is empty"),
         (["Person", "person"], "'Person' and 'person' are the same label"),
         (["x " * 3000], "is too long: it has 5,999 characters"),

@@ -71,7 +71,7 @@ def test_steps_with_labels(client: Client):
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ([], "labels is empty"),
+        ([], "there are no labels"),
         (["Dish", "dish"], "are the same label"),
         (["x" * 201], "labels"),
         ({"dish": "word " * 90}, "is too long"),

@@ -528,7 +528,7 @@ def test_errors_of_types_are_shown_at_their_box(dinner):
         assert problem.is_hidden()
         assert dinner.page.get_by_label(ADD).get_attribute("aria-invalid") == "false"
     dinner.page.evaluate(REMOVE, ["person", "place", "dish"])
-    problem.filter(has_text="labels is empty").wait_for()
+    problem.filter(has_text="there are no labels").wait_for()
     assert dinner.labels() == ["person 0.90", "dish 0.70"]
     dinner.page.get_by_role("button", name="Denoise").click()
     dinner.page.wait_for_selector("#stage:not([hidden])")

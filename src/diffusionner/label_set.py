@@ -54,7 +54,7 @@ class LabelSet:
         described = isinstance(labels, Mapping)
         pairs = list(labels.items()) if isinstance(labels, Mapping) else [(x, "") for x in labels]
         if not pairs:
-            raise SettingsError("labels is empty; name at least one type to look for")
+            raise SettingsError("there are no labels; name at least one type to look for")
         if len(pairs) > MAX_LABELS:
             raise SettingsError(
                 f"{len(pairs):,} labels are too many; ask for at most {MAX_LABELS:,} at a time"

@@ -174,13 +174,13 @@ class Batcher:
                 raise too_much_work(
                     f"{len(documents)} of {len(texts)} texts would take {seconds:.3g} seconds of "
                     f"computing, and the limit is {self.limits.work:g}; divide the request into "
-                    "several ones, or ask for fewer steps or spans"
+                    "several ones, or ask for fewer steps, spans or labels"
                 )
             if estimate.largest_window > SENTENCE_WORK:
                 times = estimate.largest_window / SENTENCE_WORK
                 raise too_much_work(
                     f"a sentence with so many steps × spans is {times:.3g} times the work that is "
-                    "allowed; ask for fewer steps or spans"
+                    "allowed; ask for fewer steps, spans or labels"
                 )
         return documents
 

@@ -57,12 +57,22 @@ def _describe(error: ValidationError) -> ApiError:
     errors = error.errors(include_url=False, include_input=False, include_context=False)
     if errors[0]["type"] == "json_invalid":
         return ApiError(400, "invalid_json", f"the body is not JSON in UTF-8: {errors[0]['msg']}")
+    errors = _of_chosen_branches(errors)
     messages = [f"{_field_name(one['loc'])}: {one['msg']}" for one in errors[:MAX_REPORTED]]
     if len(errors) > MAX_REPORTED:
         messages.append(f"and {len(errors) - MAX_REPORTED} more")
     about_texts = errors[0]["loc"][:1] in (("texts",), ("text",))
     code = CODES.get(errors[0]["type"], "invalid") if about_texts else "invalid"
     return ApiError(422, code, "; ".join(messages))
+
+
+def _of_chosen_branches(errors: list[Any]) -> list[Any]:
+    """Leave out that `labels` is no list where it is an object, and the reverse."""
+    other_kind = ("list_type", "dict_type")
+    of_labels = [one for one in errors if one["loc"][:1] == ("labels",)]
+    if all(one["type"] in other_kind for one in of_labels):
+        return errors
+    return [one for one in errors if one not in of_labels or one["type"] not in other_kind]
 
 
 def _field_name(location: tuple[int | str, ...]) -> str:
