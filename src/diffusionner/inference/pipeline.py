@@ -13,11 +13,12 @@ import numpy as np
 from diffusionner.batching import EncodedCorpus
 from diffusionner.batching.subwords import SubwordTokenizer
 from diffusionner.corpus import Entities, Sentence, Span
-from diffusionner.errors import CheckpointError, SettingsError, nearest
+from diffusionner.errors import CheckpointError
 from diffusionner.inference import open_labels, pickling, refining, self_test
 from diffusionner.inference.coverage import refuse_unread
 from diffusionner.inference.decoding import DecodedEntity, ScoreRule, to_spans
 from diffusionner.inference.engine import Engine, OpenEngine
+from diffusionner.inference.loading import load
 from diffusionner.inference.stream import (
     ChunkReader,
     Inputs,
@@ -33,14 +34,13 @@ from diffusionner.refinement import LabelMap, Refinement, SpanLike, refinement_s
 from diffusionner.settings import InferenceSettings, Settings
 from diffusionner.storage import registry
 from diffusionner.storage.calibration import Calibration, load_calibration
-from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE, read_config
+from diffusionner.storage.config import read_config
 from diffusionner.text import TextSentence, split_sentences
 
 if TYPE_CHECKING:
     from diffusionner.model.base import Network
     from diffusionner.model.encoder import SentenceEncoder
 
-BACKENDS = ("torch", "onnx")
 NOISE_FACTOR = 2.5  # spans that start as noise, for each one in training
 
 
@@ -111,46 +111,11 @@ class DiffusionNER:
                 but takes memory.
         """
         path = registry.find_model(path)
-        exported = any((path / file).exists() for file in (ENCODER_FILE, DENOISER_FILE))
-        if backend is None:
-            backend = "onnx" if exported else "torch"
-        if backend == "onnx":
-            from diffusionner.inference import onnx_engine
-
-            if device not in (None, "cpu"):
-                raise SettingsError(f"backend onnx runs on the CPU, not on device '{device}'")
-            if precision is not None:
-                raise SettingsError("the precision of an ONNX model is fixed when it is exported")
-            ner = cls(*onnx_engine.load(path), load_calibration(path), path)
-            return ner._checked(self_test.LOW_PRECISION_TOLERANCE)
-        if backend != "torch":
-            raise SettingsError(f"unknown backend '{backend}'; {nearest(backend, BACKENDS)}")
-        if exported:
-            raise CheckpointError(f"'{path}' is an exported model for backend onnx, not for torch")
-        try:
-            from diffusionner.inference.torch_engine import load_engine
-        except ModuleNotFoundError as error:
-            if error.name != "torch":
-                raise
-            raise CheckpointError(
-                f"'{path}' is not an exported model, and others need the package 'torch'; install "
-                "it, or run `diffusionner export` on a machine that has it"
-            ) from error
-        from diffusionner.storage import checkpoint
-
-        network, subwords, settings = checkpoint.load(path)
-        engine = load_engine(network, device, precision, cuda_graphs)
+        engine, subwords, settings, tolerance = load(path, device, backend, precision, cuda_graphs)
         ner = cls(engine, subwords, settings, load_calibration(path), path)
-        exact = getattr(engine, "running", None) is network
-        return ner._checked(self_test.TOLERANCE if exact else self_test.LOW_PRECISION_TOLERANCE)
-
-    def _checked(self, tolerance: float) -> DiffusionNER:
-        """Return the model if it passes the self-test that it was saved with."""
-        assert self.folder is not None
-        model = self.engine, self.subwords, self.settings
-        expected = read_config(self.folder).get("self_test")
-        self_test.check(*model, expected, tolerance, self.folder)
-        return self
+        expected = read_config(path).get("self_test")
+        self_test.check(ner.engine, subwords, settings, expected, tolerance, path)
+        return ner
 
     def save_pretrained(self, path: str | Path, precision: str = "float32") -> None:
         """Write config.json, model.safetensors and the tokenizer.
