@@ -36,6 +36,7 @@ class Remembering:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.labels, self.beliefs = engine.labels, engine.beliefs
+        self.label_groups = engine.label_groups
         self.remembered: dict[bytes, Candidates[np.ndarray]] = {}  # by the keys of the batch
 
     def launch(

@@ -306,6 +306,7 @@ class _Recorder:
         self.labels = engine.labels
         self.beliefs: BeliefDenoiser | None = None
         self.subword_multiple, self.prefetch = engine.subword_multiple, engine.prefetch
+        self.label_groups = engine.label_groups
         self.batches: list[Batch[np.ndarray]] = []
 
     def launch(

@@ -9,14 +9,19 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from plain import plain_encoder
 
 from diffusionner import DiffusionNER, formats, train
+from diffusionner.batching import EncodedCorpus
 from diffusionner.corpus import Entities, Sentence, Span
 from diffusionner.errors import SettingsError
+from diffusionner.evaluation.model import fit_scores
 from diffusionner.inference.torch_engine import TorchEngine
 from diffusionner.label_set import DEFAULT_LABELS, MAX_LABELS, LabelSet
 from diffusionner.training.api import prepare
+from diffusionner.training.label_sampling import LabelSampler
 from diffusionner.training.trainer import Trainer
 from models import by_heart, lively_model, open_model
 
@@ -119,6 +124,7 @@ def test_labels_of_other_groups_change_nothing_but_the_best_label(ner: Diffusion
         ([], "there are no labels"),
         (["person", " "], "a label is empty"),
         (["Person", "person"], "'Person' and 'person' are the same label"),
+        (["PER", "person"], "'PER' and 'person' are the same label, which is read as 'person'"),
         (["x " * 3000], "is too long: it has 5,999 characters"),
         ([f"kind {number}" for number in range(10_000)], f"at most {MAX_LABELS:,}"),
         ({"sign": "word " * 500}, "the label 'sign' is too long"),
@@ -187,6 +193,7 @@ def test_training_learns_what_is_asked_for(encoder_folder: Path, tmp_path: Path)
     outcome = Trainer(settings).run()
     assert outcome.best_f1 > 0.95
     ner = DiffusionNER.from_pretrained(tmp_path / "run")
+    assert len(formats.read(tmp_path / "run" / "replay.jsonl.gz")) == len(SENTENCES)
     assert ner.is_open and set(ner.labels) == set(DEFAULT_LABELS)
     (first,) = ner.predict_tokens([["Ada", "met", "Charles"]], labels=["person", "place"])
     assert [(e.start, e.label) for e in first] == [(0, "person"), (2, "person")]
@@ -262,3 +269,71 @@ def test_labels_stay_open(start: Path, tmp_path: Path, capsys: pytest.CaptureFix
     with pytest.raises(SettingsError, match=r"has no replay\.jsonl\.gz"):
         train(PLANTS, start=start, output=tmp_path / "other", keep_open=True)
     (start / "away").rename(start / "replay.jsonl.gz")
+
+
+def test_views_follow_their_model(ner: DiffusionNER):
+    own = open_labels_copy(ner)
+    assert own(TEXT, labels=["verb"])
+    own.settings = own.settings.with_inference({"phi": 3.0})
+    assert not own(TEXT, labels=["verb"])
+    assert own.for_labels(["verb"]).for_labels(["noun"]).base is own
+
+
+def open_labels_copy(ner: DiffusionNER) -> DiffusionNER:
+    copy = ner.changed()
+    copy.base = copy
+    return copy
+
+
+def test_refining_with_several_groups(ner: DiffusionNER):
+    """What a given span became is found in whichever group its best label was."""
+    many = [f"kind {number}" for number in range(2 * GROUP)]
+    refined = ner.refine(TEXT, [(0, 12), (17, 32)], labels=many, only=True)
+    assert refined.entities
+    reached = {(o.entity.start, o.entity.end) for o in refined.outcomes if o.entity is not None}
+    assert {(e.start, e.end) for e in refined.entities} == reached
+
+
+def test_calibrated_views_keep_their_labels(ner: DiffusionNER):
+    asked = ner.for_labels(["aaa", "person"])
+    sentences = [Sentence(TEXT.split()[:6], [Span(0, 1, "person")])] * 40
+    fitted, _ = fit_scores(asked, sentences, "dev")
+    assert fitted.labels == asked.labels and fitted.asked == asked.asked
+    assert fitted.calibration is not None
+
+
+@pytest.mark.parametrize(
+    "pairs", [[(TEXT, ["a"]), TEXT], [(TEXT, ["a"]), (TEXT, None)], [(TEXT, ["a"], 3)]]
+)
+def test_pairs_that_are_none(ner: DiffusionNER, pairs):
+    with pytest.raises(TypeError, match=r"^item \d"):
+        list(ner.pipe(pairs))
+
+
+def test_rows_count_only_what_was_looked_for(encoder_folder: Path):
+    """Two sentences of a document were annotated for different types."""
+    sentences = [
+        Sentence(["Ada", "met", "him"], [Span(0, 1, "person")], "d", types=("person", "place")),
+        Sentence(["Iron", "rusts"], [Span(0, 1, "metal")], "d", types=("metal",)),
+        Sentence(["It", "rained"], [], "e", types=()),
+    ]
+    labels = ["metal", "person", "place"]
+    tokenizer = open_model(encoder_folder).subwords
+    corpus = EncodedCorpus(sentences, tokenizer, plain_encoder(passage_words=50), labels)
+    batch = corpus.batch(np.arange(3))
+    asked: set[tuple[int, int]] = set()
+    for key in range(40):
+        found = LabelSampler(labels, tokenizer).apply(batch, np.array([key, key + 1000]))
+        assert found.labels is not None and found.labels.owner.max() >= 0
+        assert not found.annotated_types[2].any()
+        subwords = [tokenizer.label_subwords(label) for label in labels]
+        for number in range(found.annotated_types.shape[1]):
+            read = found.labels.subwords[0][found.labels.owner[0] == number].tolist()
+            if read in subwords:
+                label = subwords.index(read)
+                counted = np.flatnonzero(found.annotated_types[:2, number])
+                asked.update((int(window), label) for window in counted)
+        for window in range(2):
+            types = found.gold_types[window][: found.gold_counts[window]]
+            assert found.annotated_types[window, types].all()
+    assert asked == {(0, 1), (0, 2), (1, 0)}

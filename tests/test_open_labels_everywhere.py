@@ -73,8 +73,8 @@ def test_steps_with_labels(client: Client):
     [
         ([], "there are no labels"),
         (["Dish", "dish"], "are the same label"),
-        (["x" * 201], "labels"),
-        ({"dish": "word " * 90}, "is too long"),
+        (["x" * 301], "labels"),
+        ({"dish " * 40: "word " * 40}, "is too long"),
         ([f"kind {i}" for i in range(1001)], "labels"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -36,7 +37,7 @@ ABBREVIATIONS = {
     "VEH": "vehicle",
     "WEA": "weapon",
 }
-_CAMEL = re.compile("(?<=[a-z])(?=[A-Z])")
+_CAMEL = re.compile("(?<=[a-z]{2})(?=[A-Z][a-z])")  # not in mRNA, pH, iOS
 
 
 @dataclass(frozen=True)
@@ -64,12 +65,14 @@ class LabelSet:
             if not isinstance(name, str) or not isinstance(description, str):
                 kind = "pairs of strings" if described else "strings"
                 raise TypeError(f"labels must be {kind}, and one is {name!r:.60}")
-            key = " ".join(name.split()).casefold()
+            key = unicodedata.normalize("NFC", label_text(name)).casefold()
             if not key:
                 raise SettingsError("a label is empty; name the type in words")
             if key in known:
-                same = f"{_shown(known[key])} and {_shown(name)} are the same label"
-                raise SettingsError(f"{same}; remove one of them")
+                raise SettingsError(
+                    f"{_shown(known[key])} and {_shown(name)} are the same label, which is read as "
+                    f"{_shown(key)}; remove one of them"
+                )
             known[key] = name
         keys = {name: key for key, name in known.items()}
         ordered = sorted(pairs, key=lambda pair: keys[pair[0]])
@@ -81,6 +84,16 @@ class LabelSet:
                     f"its description, and {MAX_CHARACTERS} are allowed"
                 )
         return cls(tuple(name for name, _ in ordered), texts)
+
+    @classmethod
+    def among(cls, labels: Labels, known: Sequence[str]) -> LabelSet:
+        """Return the labels to keep of a model with fixed labels."""
+        if isinstance(labels, str):
+            raise TypeError(f"labels is a list of types, such as [{labels!r}], not a string")
+        names = tuple(dict.fromkeys(labels))
+        chosen = cls(names, names)
+        chosen.check_known(known)
+        return chosen
 
     def check_known(self, known: Sequence[str]) -> None:
         """Raise SettingsError for a label that a model with fixed labels does not have."""

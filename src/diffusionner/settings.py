@@ -364,6 +364,11 @@ class Settings:
                 f"{origin}: decoder.beliefs needs decoder.initializer=types, not "
                 f"{self.decoder.initializer}; change one of them"
             )
+        if self.decoder.joins_labels and not self.denoises:
+            raise SettingsError(
+                f"{origin}: method={self.method} has no decoder.types={self.decoder.types}; use "
+                "decoder.types=weights"
+            )
         if self.decoder.joins_labels and (
             self.decoder.beliefs or self.decoder.initializer != "types"
         ):

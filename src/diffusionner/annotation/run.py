@@ -67,9 +67,10 @@ class ModelSpec:
         settings = settings.with_inference(options)
         if labels is None:
             return cls(folder, settings, options)
-        asked = LabelSet.of(labels)
-        if not settings.reads_labels:
-            asked.check_known(config["labels"])
+        if settings.reads_labels:
+            asked = LabelSet.of(labels)
+        else:
+            asked = LabelSet.among(labels, config["labels"])
         return cls(folder, settings, {**options, "labels": labels}, asked)
 
     def fingerprint(self) -> dict[str, Any]:
@@ -83,7 +84,9 @@ class ModelSpec:
                         state.update(content)
         options = asdict(self.settings.inference)
         del options["batch_size"]  # does not affect the entities
-        labels = {} if self.labels is None else {"labels": list(self.labels.texts)}
+        asked = self.labels
+        pairs = [] if asked is None else list(zip(asked.names, asked.texts, strict=True))
+        labels = {"labels": pairs} if pairs else {}
         return {"model": state.hexdigest(), "options": options | labels}
 
 

@@ -34,7 +34,7 @@ def export(
 
     sentences = formats.read(dev, format)
     ner = options.load_model(model, "cpu")
-    check_labels(sentences, ner.labels)
+    check_labels(sentences, ner.labels_of(sentences))
     errors = Console(stderr=True)
     with errors.status("exporting") as status:
         done = write(ner, output, sentences, precision, status.update)

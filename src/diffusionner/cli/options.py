@@ -52,7 +52,7 @@ def parse_labels(given: str | None) -> list[str] | dict[str, str] | None:
         return [label.strip() for label in given.split(",")]
     try:
         labels = json.loads(Path(given).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"--labels {given} cannot be read as JSON: {error}") from error
     strings = [*labels, *labels.values()] if isinstance(labels, dict) else labels
     if not isinstance(strings, list) or not all(isinstance(one, str) for one in strings):

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from diffusionner import formats
-from diffusionner.corpus import Sentence, Span
+from diffusionner.corpus import Sentence, Span, collect_labels
 from diffusionner.errors import DataError, nearest
 
 _ARTICLES = frozenset(("the", "a", "an"))
@@ -75,7 +75,9 @@ def _read_source(source: Any, place: str, own: Path, folder: Path | None) -> Mer
             f"'format'; write {_EXAMPLE}"
         )
     labels, names = source["labels"], source.get("names", False)
-    fits = labels == ALL or (isinstance(labels, dict) and labels and all(labels.values()))
+    fits = labels == ALL
+    if isinstance(labels, dict):
+        fits = bool(labels) and all(map(_named, labels.values()))
     if not fits or not isinstance(names, bool):
         raise DataError(
             f"{place}: 'labels' must map old labels to new ones, or be '{ALL}', and 'names' must "
@@ -98,6 +100,11 @@ def _read_source(source: Any, place: str, own: Path, folder: Path | None) -> Mer
     )
 
 
+def _named(new: Any) -> bool:
+    """Return whether these are new labels: a name or a list of names."""
+    return bool(new) and (not isinstance(new, list) or all(new))
+
+
 def merge(
     sources: list[MergeSource], dropped: dict[Path, set[str]] | None = None
 ) -> Iterator[Sentence]:
@@ -106,17 +113,23 @@ def merge(
     dropped: filled with the labels of each file that the recipe does not map.
     """
     all_labels = set().union(*(source.new_labels for source in sources))
+    keeps_all = any(source.labels is None for source in sources)
     takes_turns = any(len(names) > 1 for s in sources for names in (s.labels or {}).values())
     for number, source in enumerate(sources):
         turn, before = -1, None
+        own: list[str] = []  # all labels of the file
         for sentence in _selected(source, {} if dropped is None else dropped):
             if sentence.doc is None or sentence.doc != before:
                 turn, before = turn + 1, sentence.doc
             labels = {old: new[turn % len(new)] for old, new in (source.labels or {}).items()}
             relabelled = sentence
-            if source.labels is not None:
+            if source.labels is None:
+                if sentence.types is None:
+                    own = own or collect_labels(formats.iterate(source.file, source.format))
+                    relabelled = replace(sentence, types=tuple(own))
+            else:
                 annotated = set(labels.values())
-                is_complete = annotated == all_labels and not takes_turns
+                is_complete = annotated == all_labels and not (takes_turns or keeps_all)
                 types = None if is_complete else tuple(sorted(annotated))
                 relabelled = relabel(sentence, labels, types)
             entities = relabelled.entities

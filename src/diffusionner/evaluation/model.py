@@ -86,4 +86,4 @@ def fit_scores(
         )
     inference = replace(ner.settings.inference, threshold=None, phi=None)
     settings = replace(ner.settings, inference=inference)
-    return DiffusionNER(ner.engine, ner.subwords, settings, calibration, ner.folder), found
+    return ner.changed(settings=settings, calibration=calibration), found

@@ -80,8 +80,7 @@ def write_graphs(ner: DiffusionNER, folder: Path) -> None:
 
 
 def _known_names(network: DenoisingNetwork) -> list[str]:
-    """Return the names of what the encoder tells the denoiser of types: those of `SpanScores`
-    and, if types are vectors, these."""
+    """Return the names of the encoder's outputs about types."""
     initializer = network.decoder.initializer
     if initializer is None:
         return []

@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from diffusionner.errors import DataError
-from diffusionner.formats.source import MAX_RECORD, Sample, Source, not_utf8, too_long, unreadable
+from diffusionner.formats.source import (
+    DAMAGED_GZIP,
+    MAX_RECORD,
+    Sample,
+    Source,
+    not_utf8,
+    open_binary,
+    too_long,
+    unreadable,
+)
 
 _CHUNK = 2**20
 _DECODER = json.JSONDecoder()
@@ -174,7 +183,7 @@ def _decoded_chunks(path: Path) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     line = 1
     try:
-        with path.open("rb") as file:
+        with open_binary(path) as file:
             content = b"?"
             while content:
                 content = file.read(_CHUNK)
@@ -184,7 +193,7 @@ def _decoded_chunks(path: Path) -> Iterator[str]:
     except UnicodeDecodeError as error:
         line += error.object.count(b"\n", 0, error.start)
         raise not_utf8(f"{path}:{line}", error) from error
-    except OSError as error:
+    except (OSError, *DAMAGED_GZIP) as error:
         raise unreadable(path, error) from error
 
 

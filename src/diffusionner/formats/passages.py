@@ -45,9 +45,8 @@ class _Passage:
 
 def recognises(sample: Sample) -> bool:
     if sample.folder:
-        return any(name.endswith(".txt") for name in sample.names) and not any(
-            name.endswith(".ann") for name in sample.names
-        )
+        first = next((f for f in sorted(sample.path.rglob("*.txt")) if f.is_file()), None)
+        return first is not None and recognises(Sample(first))
     lines = sample.lines
     headed = any(a.startswith(_HEAD) and b.startswith("types:") for a, b in pairwise(lines))
     return headed and _OPEN in sample.head

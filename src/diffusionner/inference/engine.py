@@ -23,6 +23,7 @@ class Engine(Protocol):
     labels: list[str]
     subword_multiple: int  # the length of a batch is padded to a multiple of this
     prefetch: int  # batches that may be launched before the first result is awaited
+    label_groups: int  # read one by one; candidates of given spans come once for each
     beliefs: BeliefDenoiser | None  # denoises candidates over documents; None: nothing does
 
     def launch(

@@ -11,7 +11,6 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -42,6 +41,7 @@ from diffusionner.diffusion import (
 from diffusionner.errors import CheckpointError, first_line
 from diffusionner.files import read_bounded
 from diffusionner.inference.engine import Pending
+from diffusionner.inference.label_groups import join_groups
 from diffusionner.label_set import LabelSet
 from diffusionner.settings import InferenceSettings, Settings
 from diffusionner.storage.config import (
@@ -86,6 +86,7 @@ class OnnxEngine:
             self.beliefs = BeliefDenoiser(weights, self.schedule)
         self.exclusive = not settings.decoder.joins_labels
         self.groups: list[dict[str, np.ndarray]] = [{}]  # inputs for each group of labels
+        self.label_groups = 1
         self.threads = available_threads()
         self.workers = ThreadPoolExecutor(self.threads)
         _ENGINES.add(self)
@@ -96,6 +97,7 @@ class OnnxEngine:
         bound.labels = list(labels.names)
         rows = list(map(subwords.label_subwords, labels.texts))
         bound.groups = [label_inputs(rows[group], subwords.pad) for group in labels.groups()]
+        bound.label_groups = len(bound.groups)
         _ENGINES.add(bound)
         return bound
 
@@ -130,15 +132,10 @@ class OnnxEngine:
     ) -> Candidates[np.ndarray]:
         """Return the candidates of all groups of labels; decoding chooses among equal spans."""
         parts = [self._candidates(inputs | group, start, settings) for group in self.groups]
-        if len(parts) == 1:
-            return parts[0]
-        before, most = 0, max(part.left.shape[2] for part in parts)
-        for number, group in enumerate(self.groups):
-            part = replace(parts[number], logits=None)  # whose size is that of the group
-            part.type_id = part.type_id + before
-            before += group["label_belongs"].shape[1]
-            parts[number] = part.map(lambda array: _pad_slots(array, most))
-        return Candidates.combine(parts, lambda arrays: np.concatenate(arrays, 2))
+        most = max(part.left.shape[2] for part in parts)
+        padded = [part.map(lambda array: _pad_slots(array, most)) for part in parts]
+        sizes = [group["label_belongs"].shape[1] if group else 0 for group in self.groups]
+        return join_groups(padded, sizes, 0 if start.given is None else start.given.shape[1])
 
     def _candidates(
         self,
@@ -256,7 +253,7 @@ def read_initializer(
         probability = 1 / odds.sum(-1)  # of the best type, whose odds are 1
     else:
         type_id = logits[..., :-1].argmax(-1)
-        probability = 1 / (1 + np.exp(-logits[..., :-1].max(-1)))
+        probability = np.exp(-np.logaddexp(0, -logits[..., :-1].max(-1)))
     is_entity = (type_id < types.shape[-1]) & slots
     found = Candidates(
         left, right, type_id, 3 * probability, probability, is_entity, slots, spans, logits

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
@@ -18,25 +19,28 @@ from diffusionner.inference.stream import PredictionTask, predict, separate_docu
 from diffusionner.label_set import Labels, LabelSet
 from diffusionner.settings import EncoderSettings, InferenceSettings
 
-MAX_VIEWS = 100  # label sets whose vectors a model keeps
+MAX_VIEWS, MAX_KEPT = 32, 4000  # label sets whose vectors a model keeps, and labels in them
 LOOK_AHEAD = 256  # texts among which those with the same labels are read together
+_lock = threading.Lock()  # of the kept views
 
 
 def view(ner: Any, labels: LabelSet) -> Any:
     """Return a `DiffusionNER` asked for labels, sharing its weights."""
-    found = ner._views.get(labels)
-    if found is None or found.calibration is not ner.calibration:
-        found = object.__new__(type(ner))
-        vars(found).update(vars(ner))
+    ner = ner.base
+    views: dict[LabelSet, Any] = ner._views
+    with _lock:
+        found = views.pop(labels, None)
+    same = found is not None and found.settings is ner.settings
+    if not same or found.calibration is not ner.calibration:
         if ner.is_open:
-            found.engine = cast(OpenEngine, ner.engine).bind(labels, ner.subwords)
-            found.labels = found.engine.labels
+            engine = cast(OpenEngine, ner.engine).bind(labels, ner.subwords)
+            found = ner.changed(engine=engine, labels=engine.labels, asked=labels, base=ner)
         else:
-            labels.check_known(ner.labels)
-        found.asked, found.base, found._score_rules = labels, ner, {}
-        while len(ner._views) >= MAX_VIEWS:
-            del ner._views[next(iter(ner._views))]
-        ner._views[labels] = found
+            found = ner.changed(asked=labels, base=ner)
+    with _lock:
+        views[labels] = found  # as the last one used
+        while len(views) > MAX_VIEWS or sum(len(one.names) for one in views) > MAX_KEPT:
+            del views[next(iter(views))]
     return found
 
 
@@ -67,9 +71,18 @@ def pipe(ner: Any, texts: Iterable[Any], options: Mapping[str, Any]) -> Iterator
     first = list(islice(coming, 1))
     everything = chain(first, coming)
     if first and isinstance(first[0], tuple):
-        yield from _pipe_pairs(ner, everything, options)
+        yield from _pipe_pairs(ner, _checked_pairs(everything), options)
     else:
         yield from ner.stream(separate_documents(everything), **options)
+
+
+def _checked_pairs(pairs: Iterable[Any]) -> Iterator[tuple[str, Labels]]:
+    for number, pair in enumerate(pairs):
+        if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)):
+            raise TypeError(f"item {number} is no pair of a text and its labels, as the first is")
+        if pair[1] is None:
+            raise TypeError(f"item {number} has no labels; give each text its own, or none")
+        yield pair
 
 
 def _pipe_pairs(
@@ -82,7 +95,7 @@ def _pipe_pairs(
     while waiting := list(islice(pairs, LOOK_AHEAD)):
         members: dict[LabelSet, list[int]] = {}
         for number, (_, labels) in enumerate(waiting):
-            members.setdefault(LabelSet.of(labels), []).append(number)
+            members.setdefault(ner.label_set(labels), []).append(number)
         found: dict[int, Entities] = {}
         for asked, numbers in members.items():
             texts = separate_documents([waiting[i][0] for i in numbers])
@@ -119,6 +132,9 @@ def predict_asked(
     found: list[list[DecodedEntity]] = [[] for _ in sentences]
     done = 0
     for types, numbers in members.items():
+        done += len(numbers)
+        if types is not None and not types:
+            continue  # nothing was looked for
         asked = LabelSet.of(types or labels)
         ids = [index[name] for name in asked.names]
         corpus = EncodedCorpus([sentences[i] for i in numbers], subwords, encoder)
@@ -127,6 +143,5 @@ def predict_asked(
         decoded = predict(bound, task, inference, rule.take(ids))
         for number, entities in zip(numbers, decoded, strict=True):
             found[number] = [e._replace(type_id=ids[e.type_id]) for e in entities]
-        done += len(numbers)
         progress(done, len(sentences))
     return found

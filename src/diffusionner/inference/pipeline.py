@@ -197,12 +197,23 @@ class DiffusionNER:
 
         Every method takes `labels`, too; views of the last label sets are kept.
         """
-        return open_labels.view(self, LabelSet.of(labels))
+        return open_labels.view(self, self.label_set(labels))
+
+    def label_set(self, labels: Labels) -> LabelSet:
+        """Check labels to look for; those of a model with fixed labels must be among its own."""
+        return LabelSet.of(labels) if self.is_open else LabelSet.among(labels, self.labels)
+
+    def changed(self, **attributes: Any) -> DiffusionNER:
+        """Return a copy that shares the weights, with other attributes."""
+        copy = object.__new__(type(self))
+        vars(copy).update(vars(self), _score_rules={}, _views={}, **attributes)
+        return copy
 
     def freeze(self, labels: Labels) -> DiffusionNER:
         """Return a model with these labels for good, which no longer reads their words.
 
-        It finds what this one finds, and can be saved and fine-tuned like any other.
+        It can be saved and fine-tuned like any other. With up to about 50 labels, it finds what
+        this one finds; more are read at once, not in groups, so that scores differ.
         """
         return open_labels.freeze(self, LabelSet.of(labels))
 
@@ -320,7 +331,7 @@ class DiffusionNER:
         that were annotated in it.
         """
         if self.is_open and self.asked is None:
-            return open_labels.asked_labels(sentences)
+            return open_labels.asked_labels(sentences) or self.labels
         return self.labels
 
     def decode_sentences(
@@ -337,7 +348,8 @@ class DiffusionNER:
         with paused_collector():
             if self.is_open and self.asked is None:
                 labels = self.labels_of(sentences)
-                rule = ScoreRule(inference, labels, self.calibration)
+                trained_for = self.settings.inference.overlap
+                rule = ScoreRule(inference, labels, self.calibration, trained_for)
                 model = self.engine, self.subwords, self.settings.encoder
                 return open_labels.predict_asked(
                     *model, sentences, labels, inference, rule, progress

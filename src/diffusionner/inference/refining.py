@@ -49,14 +49,15 @@ class RefinementTask(PredictionTask):
             # Of equal spans, the first stands for all; the others are denoised but not seen.
             given_slots[i, np.unique(given[i, : len(row)], axis=0, return_index=True)[1]] = True
         start = ReverseStart(slots, True, given, given_slots, self.timestep)
-        pending = engine.launch(batch, start, settings)
+        pending, groups = engine.launch(batch, start, settings), engine.label_groups
 
         def wait() -> Candidates[np.ndarray]:
             candidates = pending()
             left, right = (x + first[:, None, None] for x in (candidates.left, candidates.right))
             for i, row in enumerate(rows):
                 for slot, span in enumerate(row):
-                    ends = zip(left[i, :, slot].tolist(), right[i, :, slot].tolist(), strict=True)
+                    own = np.s_[i, :, slot : count * groups : count]
+                    ends = zip(left[own].ravel().tolist(), right[own].ravel().tolist(), strict=True)
                     span.reached.update(pair for pair in ends if pair[0] <= pair[1])
             return candidates
 

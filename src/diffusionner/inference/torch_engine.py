@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
 import numpy as np
@@ -15,9 +15,10 @@ from torch.nn.utils.rnn import pad_sequence
 
 from diffusionner.batching import Batch, RowLabels
 from diffusionner.batching.subwords import SubwordTokenizer
-from diffusionner.diffusion import Candidates, ReverseStart
+from diffusionner.diffusion import ReverseStart
 from diffusionner.errors import SettingsError, first_line, nearest
 from diffusionner.inference.engine import Engine, Pending
+from diffusionner.inference.label_groups import join_groups
 from diffusionner.label_set import LabelSet
 from diffusionner.model.base import Network
 from diffusionner.model.encoder import LabelVectors
@@ -47,6 +48,7 @@ class TorchEngine:
         table = self.running.table
         # The labels, in groups that are read with a text at once; None: they are not read.
         self.groups = [None if table is None else LabelVectors.of_table(table)]
+        self.label_groups = 1
 
     def bind(self, labels: LabelSet, subwords: SubwordTokenizer) -> TorchEngine:
         """Return this engine for other labels, whose words are read now."""
@@ -57,6 +59,7 @@ class TorchEngine:
             bound.groups = [
                 self._read(RowLabels.of([rows[group]], subwords.pad)) for group in labels.groups()
             ]
+        bound.label_groups = len(bound.groups)
         return bound
 
     def _read(self, group: RowLabels[np.ndarray]) -> LabelVectors:
@@ -85,7 +88,8 @@ class TorchEngine:
         if was_training:
             self.running.eval()
         try:
-            with torch.inference_mode(), torch.autocast(self.device.type, enabled=self.autocast):
+            kind = torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast)
+            with torch.inference_mode(), _current(self.device), kind:
                 yield
         finally:
             if was_training:
@@ -106,25 +110,17 @@ class TorchEngine:
             for group in self.groups:
                 labels = None if group is None else group.expand(len(batch.subwords))
                 encoding = network.encoder(tensors, labels)
-                parts.append(network.candidates(encoding, batch.keys, on_device, settings))
-        candidates = join_groups(parts, self.groups)
-        arrays = {name: a if a is None else a.cpu().numpy() for name, a in vars(candidates).items()}
-        return lambda: Candidates(**arrays)
+                found = network.candidates(encoding, batch.keys, on_device, settings)
+                parts.append(found.map(lambda tensor: tensor.cpu().numpy()))
+        sizes = [0 if group is None else group.belongs.shape[1] for group in self.groups]
+        given = 0 if start.given is None else start.given.shape[1]
+        candidates = join_groups(parts, sizes, given)
+        return lambda: candidates
 
 
-def join_groups(
-    parts: list[Candidates[Tensor]], groups: list[LabelVectors | None]
-) -> Candidates[Tensor]:
-    """Join the candidates of groups of labels. Where spans are equal, decoding keeps the best."""
-    if len(parts) == 1:
-        return parts[0]
-    before = 0
-    for part, group in zip(parts, groups, strict=True):
-        assert group is not None
-        part.logits = None  # whose size is that of the group
-        part.type_id = part.type_id + before
-        before += group.belongs.shape[1]
-    return Candidates.combine(parts, lambda arrays: torch.cat(arrays, 2))
+def _current(device: torch.device) -> AbstractContextManager[object]:
+    """Make a GPU the current one, on which Triton launches its kernels."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def load_engine(

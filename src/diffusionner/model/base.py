@@ -62,7 +62,8 @@ class Network(nn.Module, ABC):
 
     def encode(self, batch: Batch[Tensor], freeze_encoder: bool = False) -> SentenceEncoding:
         """Return H_S. freeze_encoder: without gradients for the pretrained part."""
-        with torch.no_grad() if freeze_encoder else nullcontext():
+        # A table is trained through the frozen encoder, whose weights get no gradients either way.
+        with torch.no_grad() if freeze_encoder and self.table is None else nullcontext():
             labels, types = self.label_vectors(batch), None
             if labels is None:
                 words = self.encoder.pooled(batch)

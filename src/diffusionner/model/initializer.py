@@ -129,10 +129,10 @@ class SpanTypeProduct(nn.Module):
         factors = self.factors(self.norm(types)) / math.sqrt(PRODUCT_SIZE)
         of_both, of_first, of_last, bias = factors.split([*[PRODUCT_SIZE] * 3, 1], -1)
         turned = first[:, None] * of_both[:, :, None]  # [B, C, M, S]
-        scores = turned @ last.transpose(1, 2)[:, None]  # [B, C, M, M]
+        scores = (turned @ last.transpose(1, 2)[:, None]).float()  # [B, C, M, M]
         scores = scores + (of_first @ first.transpose(1, 2))[..., None]
         scores = scores + (of_last @ last.transpose(1, 2))[:, :, None] + bias[..., None]
-        return (scores.float() + width_bias(self.width, states.shape[1])).permute(0, 2, 3, 1)
+        return (scores + width_bias(self.width, states.shape[1])).permute(0, 2, 3, 1)
 
 
 def width_bias(biases: Tensor, words: int) -> Tensor:
@@ -171,6 +171,11 @@ class Initializer(nn.Module):
             return SpanScores(scores.masked_fill(outside, IMPOSSIBLE))
         if isinstance(self.types, SpanTypeProduct):
             types = self.types(states, vectors) + scores[..., None]
+            if (
+                self.training and vectors is not None
+            ):  # rows are asked for different numbers of labels
+                padding = vectors.eq(0).all(-1)[:, None, None]
+                types = types.masked_fill(padding, IMPOSSIBLE)
             return SpanScores(types.amax(-1).masked_fill(outside, IMPOSSIBLE), types, False)
         types = self.types(states) + scores[..., None]
         return SpanScores(types.logsumexp(-1).masked_fill(outside, IMPOSSIBLE), types)

@@ -10,8 +10,7 @@ from diffusionner.service.limits import Limits
 
 MAX_LABELS = 1_000  # per request
 MAX_GIVEN = 1_000  # spans per text
-LABEL_CHARACTERS = 200
-DESCRIPTION_CHARACTERS = 500
+LABEL_CHARACTERS = DESCRIPTION_CHARACTERS = 300
 
 
 def _integer(value: Any) -> Any:

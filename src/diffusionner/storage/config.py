@@ -30,7 +30,7 @@ REMOVED_IN_2 = (
     ("training", "draws"), ("training", "no_entity_weight"),
 )  # fmt: skip
 MAX_CONFIG = 4_000_000  # bytes; the largest real ones have some ten thousand
-_PATTERNS = ("*.json", "*.txt", "*.safetensors", "*.onnx", CARD)
+_PATTERNS = ("*.json", "*.txt", "*.safetensors", "*.onnx", CARD, REPLAY_FILE)
 
 
 def new_config(

@@ -112,7 +112,8 @@ def prepare(
     replay = None
     if keep_open:
         replay = Replay.of(base)
-    elif base.reads_labels:
+    reads_labels = base.reads_labels
+    if reads_labels and not keep_open:
         base = replace(base, decoder=replace(base.decoder, types="vectors"))
     given = {assignment.partition("=")[0].strip() for assignment in assignments}
     settings = base.override(assignments)
@@ -141,7 +142,7 @@ def prepare(
     if "training.evaluate_every" not in given:
         interval = evaluation_interval(settings.training.epochs)
         settings = replace(settings, training=replace(settings.training, evaluate_every=interval))
-    if labels is not None and labels != data.labels and not decoder.joins_labels:
+    if labels is not None and labels != data.labels and not reads_labels:
         origin += "; its types differ from those of the data, which are learned anew"
     return Run(settings, data, _describe(data, settings, nested, origin, reason), replay)
 

@@ -13,6 +13,7 @@ from diffusionner.corpus import Sentence, check_labels, collect_labels
 from diffusionner.data.fingerprint import fingerprint
 from diffusionner.errors import DataError, SettingsError
 from diffusionner.inference.open_labels import asked_labels
+from diffusionner.label_set import LabelSet
 from diffusionner.settings import DataSettings, Settings
 
 
@@ -72,6 +73,7 @@ def load_data(
     if run.reads_labels:  # those of dev and test may be others than in training
         for part in (train, dev, test):
             _name_types(part)
+            _check_types(part)
         labels = asked_labels([*train, *dev, *test])
     check_labels(dev, labels)
     check_labels(test, labels)
@@ -85,6 +87,15 @@ def _name_types(sentences: list[Sentence]) -> None:
     for number, sentence in enumerate(sentences):
         if sentence.types is None:
             sentences[number] = replace(sentence, types=labels)
+
+
+def _check_types(sentences: Sequence[Sentence]) -> None:
+    """Raise DataError for types that cannot be read as labels."""
+    for sentence in {s.types: s for s in reversed(sentences) if s.types}.values():
+        try:
+            LabelSet.of(sentence.types or ())
+        except SettingsError as error:
+            raise DataError(f"{sentence.where or 'sentence'}: {error}") from error
 
 
 def read_corpus(settings: DataSettings, name: Literal["train", "dev", "test"]) -> list[Sentence]:

@@ -48,11 +48,14 @@ class LabelSampler:
             random = np.random.default_rng(abs(key))
             windows = np.flatnonzero(batch.row == row)
             gold = np.unique(batch.gold_types[windows])
-            chosen = _choose(gold[gold >= 0], np.flatnonzero(annotated[windows[0]]), random)
+            looked_for = np.flatnonzero(annotated[windows].any(0))
+            chosen = _choose(gold[gold >= 0], looked_for, random)
             bare = (random.random(len(chosen)) < UNDESCRIBED).astype(int).tolist()
             read.append([self.variants[i][v] for i, v in zip(chosen.tolist(), bare, strict=True)])
             asked.append(chosen)
         present = np.arange(max(map(len, asked))) < np.array([[len(one)] for one in asked])
+        labels_of_row = np.zeros(present.shape, dtype=np.int64)
+        labels_of_row[present] = np.concatenate(asked)
         local = np.full((rows, annotated.shape[1]), -1)  # place of a label among those of its row
         for row, chosen in enumerate(asked):
             local[row, chosen] = np.arange(len(chosen))
@@ -63,7 +66,8 @@ class LabelSampler:
             gold=np.take_along_axis(batch.gold, order[..., None], 1),
             gold_types=np.take_along_axis(types, order, 1),
             gold_counts=(types >= 0).sum(1),
-            annotated_types=present[batch.row],
+            annotated_types=present[batch.row]
+            & np.take_along_axis(annotated, labels_of_row[batch.row], 1),
             labels=RowLabels.of(read, self.pad),
         )
 
@@ -76,6 +80,6 @@ def _choose(gold: np.ndarray, annotated: np.ndarray, random: np.random.Generator
     if random.random() >= ALL_ABSENT:
         room = int(random.integers(0, room + 1))
     chosen = np.concatenate([kept, absent[:room]])
-    if not len(chosen):  # nothing was left
-        chosen = annotated[:1]
+    if not len(chosen):  # nothing was left: a label that does not count if it was not looked for
+        chosen = annotated[:1] if len(annotated) else np.zeros(1, dtype=np.int64)
     return np.sort(chosen)

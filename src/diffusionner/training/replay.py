@@ -5,22 +5,35 @@ Without them it would learn that the labels of the new data are all there is.
 
 from __future__ import annotations
 
+import gzip
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from diffusionner import formats
 from diffusionner.corpus import Sentence
 from diffusionner.errors import SettingsError
 from diffusionner.evaluation import evaluate
+from diffusionner.files import write_bytes
 from diffusionner.inference.open_labels import asked_labels
 from diffusionner.settings import Settings
 from diffusionner.storage.config import REPLAY_FILE
 from diffusionner.storage.encoders import encoder_location
 from diffusionner.training.data import RunData
 
+MAX_DOCUMENTS = 500  # that a model keeps
 HELD_OUT = 0.2  # share of the documents that measure what was forgotten
+
+
+def keep_passages(folder: Path, dev: Sequence[Sentence]) -> None:
+    """Save the first documents of dev with a model, for its fine-tuning."""
+    kept = set(list(dict.fromkeys(sentence.doc for sentence in dev))[:MAX_DOCUMENTS])
+    with TemporaryDirectory() as scratch:
+        plain = Path(scratch) / "replay.jsonl"
+        formats.write(plain, (sentence for sentence in dev if sentence.doc in kept), "jsonl")
+        write_bytes(folder / REPLAY_FILE, gzip.compress(plain.read_bytes(), mtime=0))
 
 
 @dataclass

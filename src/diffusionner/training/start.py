@@ -47,7 +47,7 @@ def _as_bert(transformer: Transformer, settings: Settings) -> Bert:
             f"of the kind {config['model_type']}; choose another, such as intfloat/e5-small"
         )
     bert = Bert(config)
-    bert.load_state_dict(transformer.state_dict(), strict=False)
+    bert.load_state_dict(transformer.state_dict())
     return bert
 
 

@@ -42,6 +42,7 @@ from diffusionner.training.masking import SubwordMasking
 from diffusionner.training.objective import NotFinite
 from diffusionner.training.optimisation import Phases, WeightUpdate
 from diffusionner.training.processes import make_accelerator, no_sync, predict_shared
+from diffusionner.training.replay import keep_passages
 from diffusionner.training.reporter import Reporter
 from diffusionner.training.selection import DevResult, compare_on_dev, evaluate_on_dev
 from diffusionner.training.start import build_network
@@ -181,6 +182,8 @@ class Trainer:
                 self._save(started)
             if self.chooses_steps:
                 self._choose_steps()
+            if self.is_open and self.accelerator.is_main_process:
+                keep_passages(self.output, self.data.dev)
             return Outcome(
                 self.progress.best_f1,
                 self.progress.best_epoch,

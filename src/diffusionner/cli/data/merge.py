@@ -51,7 +51,8 @@ def merge(
     with shared.counting(f"merging {len(sources)} corpora") as counted:
         done = convert(counted(merging.merge(sources, dropped)), target, "jsonl")
     labels = [source.new_labels for source in sources]
-    partial = sum(each != set().union(*labels) for each in labels)
+    everything = set().union(*labels)
+    partial = sum(s.labels is None or s.new_labels != everything for s in sources)
     lines = [
         f"{target}: {done.sentences} sentences from {len(sources)} corpora, {done.entities} "
         f"entities; {partial} of the corpora annotate only some of the labels"

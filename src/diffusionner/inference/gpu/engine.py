@@ -93,6 +93,7 @@ class GpuEngine:
         self.beliefs = network.belief_denoiser()
         self.running = running
         self.labels = network.labels
+        self.label_groups = 1
         self.cuda_graphs = cuda_graphs
         self.autocast = autocast
         self.device = next(running.parameters()).device
