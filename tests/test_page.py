@@ -79,12 +79,12 @@ def predictor(encoder_folder: Path) -> Iterator[Scripted]:
     predictor.scripts = {}
     found_by_model = Document.entities
 
-    def entities(self: Document, found: Any, labels: Any, wanted: Any) -> list[dict[str, Any]]:
+    def entities(self: Document, found: Any, labels: Any) -> list[dict[str, Any]]:
         if self.text == DINNER:
             return [e._asdict() for e in SERVED if e.label in labels]
         if self.text in predictor.scripts and len(self.chosen) == len(self.sentences):
             return [e._asdict() for e in predictor.scripts[self.text]]
-        return found_by_model(self, found, labels, wanted)
+        return found_by_model(self, found, labels)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Document, "entities", entities)
@@ -514,7 +514,7 @@ def test_errors_of_types_are_shown_at_their_box(dinner):
     dinner.wait_for_types("person", "dish")
     problem = dinner.page.locator("#types-problem")
     for add, remove, message in [
-        ("Dish", "Dish", "'dish' and 'Dish' are the same label; remove one of them"),
+        ("Dish", "Dish", "'dish' and 'Dish' are the same label"),
         (f"long: {'word ' * 80}", "long", "the label 'long' is too long"),
     ]:
         dinner.add(add)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -81,7 +81,7 @@ def make_router(service: Service) -> APIRouter:
         await service.batcher.submit(job)
 
         def encode(document: Document) -> bytes:
-            found = document.entities(document.results, *_label_names(model, parsed, asked))
+            found = document.entities(document.results, _label_names(model, asked))
             return _json({"text": document.text, "entities": found})
 
         return await _respond(service, request, job, encode)
@@ -104,7 +104,7 @@ def make_router(service: Service) -> APIRouter:
         except SettingsError as error:
             raise ApiError(422, "invalid", str(error)) from None
         asked = check_options(parsed, model)
-        names = _label_names(model, parsed, asked)
+        names = _label_names(model, asked)
         options = {**parsed.inference_options(), "steps": settings.inference.steps}
         estimate = WorkEstimate(model.settings, options, model.word_limits, only, asked)
         places = (
@@ -112,7 +112,7 @@ def make_router(service: Service) -> APIRouter:
                 GivenSpans,
                 [span.model_dump() for span in one.spans],
                 len(one.text),
-                labels=names[0],
+                labels=names,
                 label_map=parsed.label_map,
                 place=f"texts[{number}]: ",
             )
@@ -128,7 +128,7 @@ def make_router(service: Service) -> APIRouter:
         await service.batcher.submit(job)
 
         def encode(document: Document) -> bytes:
-            refined = document.refinement(*names, only)
+            refined = document.refinement(names, only)
             return _json({"text": document.text, **refined})
 
         return await _respond(service, request, job, encode)
@@ -157,9 +157,9 @@ def make_router(service: Service) -> APIRouter:
         job = Job(operation, [document], estimate.batch, service.model.settings)
         await service.batcher.submit(job)
         await _wait(service, request, job)
-        names = _label_names(service.model, parsed, asked)
+        names = _label_names(service.model, asked)
         return StreamingResponse(
-            _steps_json(service, document, *names), media_type="application/json"
+            _steps_json(service, document, names), media_type="application/json"
         )
 
     @router.get("/v1/models", responses=_responses(Models, 401, 503), response_model=None)
@@ -231,11 +231,11 @@ def _inline(schema: Any, definitions: dict[str, Any]) -> Any:
     return {name: _inline(one, definitions) for name, one in schema.items()}
 
 
-def _label_names(
-    model: ModelInfo, parsed: Options, asked: LabelSet | None
-) -> tuple[Sequence[str], Collection[str] | None]:
-    """Return the labels that type ids refer to, and which of them are wanted (None: all)."""
-    return (model.labels, parsed.labels) if asked is None else (asked.names, None)
+def _label_names(model: ModelInfo, asked: LabelSet | None) -> Sequence[str]:
+    """Return the labels that type ids refer to."""
+    if asked is None or not model.settings.reads_labels:
+        return model.labels
+    return asked.names
 
 
 def _choose_sentence(
@@ -330,7 +330,7 @@ class LinesResponse(StreamingResponse):
 
 
 async def _steps_json(
-    service: Service, document: Document, labels: Sequence[str], wanted: Collection[str] | None
+    service: Service, document: Document, labels: Sequence[str]
 ) -> AsyncIterator[bytes]:
     """Yield the JSON of a `StepsResponse`, step by step."""
     sentences = [(s.starts[0], s.ends[-1]) for s in document.sentences]
@@ -357,4 +357,4 @@ async def _steps_json(
         ]
         yield (b"," if i else b"") + _json({"timestep": timestep, "spans": spans})
     found = [()] * number + [result["entities"]] + [()] * (len(sentences) - number - 1)
-    yield b'],"entities":' + _json(document.entities(found, labels, wanted)) + b"}"
+    yield b'],"entities":' + _json(document.entities(found, labels)) + b"}"

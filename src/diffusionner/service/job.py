@@ -6,7 +6,7 @@ import asyncio
 import time
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,21 +53,17 @@ class Document:
         self.missing = 1
         self.work[sentence] *= 2  # once for the steps, once for the entities
 
-    def entities(
-        self, found: Sequence[Found], labels: Sequence[str], wanted: Collection[str] | None
-    ) -> list[dict[str, Any]]:
-        """Return entities of these types; found: entities of each sentence, in words."""
-        return _to_dicts(self._in_characters(found, labels), wanted)
+    def entities(self, found: Sequence[Found], labels: Sequence[str]) -> list[dict[str, Any]]:
+        """Return the entities; found: those of each sentence, in words."""
+        return [entity.to_dict() for entity in self._in_characters(found, labels)]
 
-    def refinement(
-        self, labels: Sequence[str], wanted: Collection[str] | None, only: bool
-    ) -> dict[str, Any]:
-        """Return entities of these types, and what became of each given span."""
+    def refinement(self, labels: Sequence[str], only: bool) -> dict[str, Any]:
+        """Return the entities, and what became of each given span."""
         assert self.given is not None
         found = self._in_characters(self.results, labels)
         entities, outcomes = self.given.refinement(Entities(found), only)
         return {
-            "entities": _to_dicts(entities, wanted),
+            "entities": [entity.to_dict() for entity in entities],
             "outcomes": [outcome.to_dict() for outcome in outcomes],
         }
 
@@ -76,10 +72,6 @@ class Document:
             for left, right, type_id, _, score, _ in rows:
                 start, end = sentence.starts[left], sentence.ends[right]
                 yield Entity(start, end, labels[type_id], score, self.text[start:end])
-
-
-def _to_dicts(entities: Iterable[Entity], wanted: Collection[str] | None) -> list[dict[str, Any]]:
-    return [e.to_dict() for e in entities if wanted is None or e.label in wanted]
 
 
 @dataclass(frozen=True, eq=False)

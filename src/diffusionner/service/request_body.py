@@ -88,19 +88,21 @@ def check_options(parsed: Options, model: ModelInfo, **inference: Any) -> LabelS
 
     inference: settings that the service adds to them.
 
-    Return the labels that a model with open labels is asked for; None if they are those it has.
+    Return the labels to look for; None for all of the model.
     """
     try:
         model.settings.with_inference({**parsed.inference_options(), **inference})
     except SettingsError as error:
         raise ApiError(422, "invalid", str(error)) from None
-    if model.settings.reads_labels:
-        try:
-            return None if parsed.labels is None else LabelSet.of(parsed.labels)
-        except SettingsError as error:
-            raise ApiError(422, "invalid", f"labels: {error}") from None
-    for label in parsed.labels or ():
-        if label not in model.labels:
-            hint = nearest(label[:40], model.labels)
-            raise ApiError(422, "unknown_label", f"the model has no such type; {hint}")
-    return None
+    if parsed.labels is None:
+        return None
+    if not model.settings.reads_labels:
+        for label in parsed.labels:
+            if label not in model.labels:
+                hint = nearest(label[:40], model.labels)
+                raise ApiError(422, "unknown_label", f"the model has no such type; {hint}")
+        return LabelSet.among(parsed.labels, model.labels)
+    try:
+        return LabelSet.of(parsed.labels)
+    except SettingsError as error:
+        raise ApiError(422, "invalid", f"labels: {error}") from None
