@@ -10,7 +10,7 @@ from diffusionner.service.limits import Limits
 
 MAX_LABELS = 1_000  # per request
 MAX_GIVEN = 1_000  # spans per text
-LABEL_CHARACTERS = DESCRIPTION_CHARACTERS = 300
+LABEL_CHARACTERS, DESCRIPTION_CHARACTERS = 300, 1_000  # `LabelSet` says more about both
 
 
 def _integer(value: Any) -> Any:
