@@ -91,7 +91,7 @@ class Run:
         if self.replay is None:
             return trainer.run()
         outcome = trainer.run()
-        print(self.replay.compare(Path(self.settings.training.output)))
+        print(self.replay.hand_on(Path(self.settings.training.output)))
         return outcome
 
 

@@ -91,8 +91,12 @@ class Replay:
         labels = asked_labels([*train, *data.dev, *data.test])
         return replace(data, train=train, labels=labels)
 
-    def compare(self, trained: Path) -> str:
-        """Return a line about how well both models find types they were not trained on."""
+    def hand_on(self, trained: Path) -> str:
+        """Give the new model the passages, too.
+
+        Return a line about how well both models find types that they were not trained on.
+        """
+        write_bytes(trained / REPLAY_FILE, (self.model / REPLAY_FILE).read_bytes())
         before, after = (100 * self._f1(model) for model in (self.model, trained))
         passages = len({sentence.doc for sentence in self.held_out})
         return (
