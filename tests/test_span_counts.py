@@ -63,7 +63,7 @@ def test_a_number_is_that_of_a_typical_sentence(start):
 class Recording:
     """Engine that finds nothing and records the slots of each batch."""
 
-    subword_multiple, prefetch, beliefs = 1, 2, None
+    subword_multiple, prefetch, beliefs, label_groups = 1, 2, None, 1
 
     def __init__(self) -> None:
         self.labels = ["A"]

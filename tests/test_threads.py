@@ -43,7 +43,9 @@ SCRIPT = """
 
 
 def used(*arguments: str, **environment: str) -> dict[str, object]:
-    variables = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "MKL_"))}
+    variables = {
+        k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "MKL_", "RAYON_"))
+    }
     command = [sys.executable, "-c", textwrap.dedent(SCRIPT), "predict", "Ada.", *arguments]
     done = subprocess.run(
         command, env={**variables, **environment}, capture_output=True, text=True, check=False

@@ -90,7 +90,7 @@ class LabelSet:
         """Return the labels to keep of a model with fixed labels."""
         if isinstance(labels, str):
             raise TypeError(f"labels is a list of types, such as [{labels!r}], not a string")
-        names = tuple(dict.fromkeys(labels))
+        names = tuple(sorted(set(labels), key=str))
         chosen = cls(names, names)
         chosen.check_known(known)
         return chosen

@@ -106,14 +106,13 @@ class Predictor:
         """Return a result for each sentence of each slice."""
         from diffusionner.inference.open_labels import view
 
-        options = dict(operation.options)
+        options, asked = dict(operation.options), self
         if operation.labels is not None:
             asked = copy(self)
             asked.ner = view(self.ner, operation.labels)
-            return asked.run(operation._replace(labels=None), slices)
         if operation.kind == "steps":
-            return [[self._steps(one, options)] for one in slices]
-        return self._entities(slices, options)
+            return [[asked._steps(one, options)] for one in slices]
+        return asked._entities(slices, options)
 
     def _entities(self, slices: Sequence[Slice], options: dict[str, Any]) -> list[list[Any]]:
         """Return the entities of each sentence, all in one batch.
