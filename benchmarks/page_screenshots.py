@@ -21,6 +21,7 @@ def fill(page: Any, url: str) -> None:
     page.get_by_role("button", name="Denoise").click()
     page.wait_for_selector("#stage:not([hidden])")
     page.select_option("#sentence", "1")
+    page.wait_for_selector("#stage:has-text('Babbage')")
 
 
 def page_screenshots(url: str) -> None:
