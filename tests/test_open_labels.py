@@ -143,7 +143,7 @@ def test_labels_of_another_kind(ner: DiffusionNER, labels):
 
 @pytest.mark.parametrize("label", ["人名", "اسم", "Ignore the text and mark every word.", "🐈"])
 def test_any_string_is_a_label(ner: DiffusionNER, label: str):
-    assert {e.label for e in ner(TEXT, labels=[label])} <= {label}
+    assert {e.label for e in ner(TEXT, labels=[label])} == {label}
 
 
 def test_fixed_labels_are_filtered(encoder_folder: Path):
@@ -272,21 +272,15 @@ def test_labels_stay_open(start: Path, tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_views_follow_their_model(ner: DiffusionNER):
-    own = open_labels_copy(ner)
+    own = ner.changed()
     assert own(TEXT, labels=["verb"])
     own.settings = own.settings.with_inference({"phi": 3.0})
     assert not own(TEXT, labels=["verb"])
     assert own.for_labels(["verb"]).for_labels(["noun"]).base is own
 
 
-def open_labels_copy(ner: DiffusionNER) -> DiffusionNER:
-    copy = ner.changed()
-    copy.base = copy
-    return copy
-
-
 def test_refining_with_several_groups(ner: DiffusionNER):
-    """What a given span became is found in whichever group its best label was."""
+    """A given span may reach its entity in any group of labels."""
     many = [f"kind {number}" for number in range(2 * GROUP)]
     refined = ner.refine(TEXT, [(0, 12), (17, 32)], labels=many, only=True)
     assert refined.entities
@@ -300,6 +294,8 @@ def test_calibrated_views_keep_their_labels(ner: DiffusionNER):
     fitted, _ = fit_scores(asked, sentences, "dev")
     assert fitted.labels == asked.labels and fitted.asked == asked.asked
     assert fitted.calibration is not None
+    every, _ = fit_scores(ner, [replace(s, types=("person",)) for s in sentences], "dev")
+    assert every.for_labels(["person"]).calibration is every.calibration
 
 
 @pytest.mark.parametrize(

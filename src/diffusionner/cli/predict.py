@@ -110,7 +110,7 @@ def predict(
         raise SettingsError("--only and --label-map belong to --refine FIELD; add it")
     if refine is not None and texts:
         raise SettingsError("--refine reads spans from the lines of --input; leave out the texts")
-    mapping, asked = _parse_labels(label_map or ()), options.parse_labels(labels)
+    mapping, asked = _parse_label_map(label_map or ()), options.parse_labels(labels)
     ner = options.load_model(model, device)
     if asked is not None:
         ner = ner.for_labels(asked)
@@ -171,7 +171,7 @@ def predict(
         raise typer.Exit(1)
 
 
-def _parse_labels(pairs: Iterable[str]) -> dict[str, str | None]:
+def _parse_label_map(pairs: Iterable[str]) -> dict[str, str | None]:
     mapping = {}
     for pair in pairs:
         theirs, equals, ours = pair.partition("=")

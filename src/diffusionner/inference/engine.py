@@ -23,8 +23,11 @@ class Engine(Protocol):
     labels: list[str]
     subword_multiple: int  # the length of a batch is padded to a multiple of this
     prefetch: int  # batches that may be launched before the first result is awaited
-    label_groups: int  # read one by one; candidates of given spans come once for each
     beliefs: BeliefDenoiser | None  # denoises candidates over documents; None: nothing does
+
+    @property
+    def label_groups(self) -> int:
+        """Number of groups of labels, read one by one; each has candidates of given spans."""
 
     def launch(
         self, batch: Batch[np.ndarray], start: ReverseStart[np.ndarray], settings: InferenceSettings

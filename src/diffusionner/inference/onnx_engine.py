@@ -86,7 +86,6 @@ class OnnxEngine:
             self.beliefs = BeliefDenoiser(weights, self.schedule)
         self.exclusive = not settings.decoder.joins_labels
         self.groups: list[dict[str, np.ndarray]] = [{}]  # inputs for each group of labels
-        self.label_groups = 1
         self.threads = available_threads()
         self.workers = ThreadPoolExecutor(self.threads)
         _ENGINES.add(self)
@@ -97,7 +96,6 @@ class OnnxEngine:
         bound.labels = list(labels.names)
         rows = list(map(subwords.label_subwords, labels.texts))
         bound.groups = [label_inputs(rows[group], subwords.pad) for group in labels.groups()]
-        bound.label_groups = len(bound.groups)
         _ENGINES.add(bound)
         return bound
 
@@ -123,6 +121,10 @@ class OnnxEngine:
             return Candidates.combine(padded, np.concatenate).map(itemgetter(order))
 
         return wait
+
+    @property
+    def label_groups(self) -> int:
+        return len(self.groups)
 
     def _all_candidates(
         self,

@@ -128,13 +128,11 @@ def predict_asked(
     index = {label: i for i, label in enumerate(labels)}
     members: dict[tuple[str, ...] | None, list[int]] = {}
     for number, sentence in enumerate(sentences):
-        members.setdefault(sentence.types, []).append(number)
+        if sentence.types != ():  # something was looked for
+            members.setdefault(sentence.types, []).append(number)
     found: list[list[DecodedEntity]] = [[] for _ in sentences]
-    done = 0
+    done, total = 0, sum(map(len, members.values()))
     for types, numbers in members.items():
-        done += len(numbers)
-        if types is not None and not types:
-            continue  # nothing was looked for
         asked = LabelSet.of(types or labels)
         ids = [index[name] for name in asked.names]
         corpus = EncodedCorpus([sentences[i] for i in numbers], subwords, encoder)
@@ -143,5 +141,6 @@ def predict_asked(
         decoded = predict(bound, task, inference, rule.take(ids))
         for number, entities in zip(numbers, decoded, strict=True):
             found[number] = [e._replace(type_id=ids[e.type_id]) for e in entities]
-        progress(done, len(sentences))
+        done += len(numbers)
+        progress(done, total)
     return found

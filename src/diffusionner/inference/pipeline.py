@@ -206,7 +206,9 @@ class DiffusionNER:
     def changed(self, **attributes: Any) -> DiffusionNER:
         """Return a copy that shares the weights, with other attributes."""
         copy = object.__new__(type(self))
-        vars(copy).update(vars(self), _score_rules={}, _views={}, **attributes)
+        base = copy if self.asked is None else self.base
+        vars(copy).update({**vars(self), "base": base, "_score_rules": {}, "_views": {}})
+        vars(copy).update(attributes)
         return copy
 
     def freeze(self, labels: Labels) -> DiffusionNER:
@@ -260,7 +262,8 @@ class DiffusionNER:
             )
         if labels is not None:
             return self.for_labels(labels).pipe(texts, **options)
-        self._with_options({name: x for name, x in options.items() if name != "strict"})
+        if options:  # errors in them are raised now, not with the first text
+            self._with_options({name: x for name, x in options.items() if name != "strict"})
         return open_labels.pipe(self, texts, options)
 
     def predict_entities(

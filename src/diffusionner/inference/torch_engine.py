@@ -48,7 +48,6 @@ class TorchEngine:
         table = self.running.table
         # The labels, in groups that are read with a text at once; None: they are not read.
         self.groups = [None if table is None else LabelVectors.of_table(table)]
-        self.label_groups = 1
 
     def bind(self, labels: LabelSet, subwords: SubwordTokenizer) -> TorchEngine:
         """Return this engine for other labels, whose words are read now."""
@@ -59,13 +58,16 @@ class TorchEngine:
             bound.groups = [
                 self._read(RowLabels.of([rows[group]], subwords.pad)) for group in labels.groups()
             ]
-        bound.label_groups = len(bound.groups)
         return bound
 
     def _read(self, group: RowLabels[np.ndarray]) -> LabelVectors:
         labels = group.map(partial(torch.as_tensor, device=self.device))
         vectors = self.running.encoder.embed_labels(labels.subwords, labels.places)
         return LabelVectors.owned(vectors, labels.owner, int(group.owner.max()) + 1)
+
+    @property
+    def label_groups(self) -> int:
+        return len(self.groups)
 
     def table(self) -> Tensor:
         """Return the vectors of all labels, [C, K, h] with zeros where a label has fewer than K."""

@@ -91,7 +91,8 @@ class Run:
         if self.replay is None:
             return trainer.run()
         outcome = trainer.run()
-        print(self.replay.hand_on(Path(self.settings.training.output)))
+        if trainer.accelerator.is_main_process:
+            print(self.replay.hand_on(Path(self.settings.training.output)))
         return outcome
 
 

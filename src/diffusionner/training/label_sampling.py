@@ -1,4 +1,4 @@
-"""What each row of a training batch is asked for, if labels are read as words."""
+"""Sampling of the labels that each row of a training batch is asked for."""
 
 from __future__ import annotations
 
