@@ -133,13 +133,9 @@ def formats_page() -> str:
 
 def _represents(capabilities: Any) -> str:
     """Return what a format represents besides words, documents and nested entities."""
-    irregular = {
-        True: ["discontinuous entities", "entities that split words"],
-        "discontinuous": ["discontinuous entities"],
-        "contiguous": ["entities that split words"],
-    }
     parts = [] if capabilities.crossing else ["no crossing entities"]
-    parts += irregular.get(capabilities.irregular, [])
+    parts += ["discontinuous entities"] * capabilities.discontinuous
+    parts += ["entities that split words"] * capabilities.irregular
     parts += ["the text"] * capabilities.text + ["annotated types"] * capabilities.types
     return ", ".join(parts)
 

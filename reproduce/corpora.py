@@ -68,7 +68,17 @@ FLAT = {
         Corpus("bc5cdr", "BC5CDR", "bc5cdr-e5-small"),
     )
 }
-CORPORA = {**NESTED, **FLAT}
+GAPPED = {  # with discontinuous entities
+    corpus.name: corpus
+    for corpus in (
+        Corpus("cadec", "CADEC", "cadec-e5-small"),
+        Corpus("genia-coord", "GENIA, coordinations resolved", "genia-coord-e5-small"),
+        Corpus("craft", "CRAFT", "craft-e5-small"),
+        Corpus("chia", "Chia", "chia-e5-small"),
+        Corpus("tac2017-adr", "TAC 2017 ADR", "tac2017-adr-e5-small"),
+    )
+}
+CORPORA = {**NESTED, **FLAT, **GAPPED}
 
 ENCODERS = {
     encoder.name: encoder

@@ -136,3 +136,19 @@ ABLATIONS: dict[str, dict[str, tuple[float, float]]] = {
         "random, K = 150": (88.11, 92.60),
     },
 }
+
+
+class DiscontinuousScores(NamedTuple):
+    precision: float | None
+    recall: float | None
+    f1: float
+    discontinuous: float | None = None  # F1 of discontinuous entities alone
+
+
+# corpus → system → scores on test.
+DISCONTINUOUS: dict[str, dict[str, DiscontinuousScores]] = {
+    "cadec": {
+        "Dai et al. 2020 (ELMo)": DiscontinuousScores(None, None, 69.0),
+        "W2NER, Li et al. 2022 (BioBERT-base)": DiscontinuousScores(None, None, 73.2),
+    },
+}

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from diffusionner.errors import DataError
-from diffusionner.evaluation.counts import IntArray
+from diffusionner.evaluation.counts import Counts, IntArray
 from diffusionner.files import write_bytes
 from reproduce.corpora import CORPORA
 from reproduce.plan import flatten, recipe
@@ -56,6 +56,18 @@ class Record:
         """Return precision, recall or f1 as a fraction."""
         found = self.values["points"].get(point.name)
         return None if found is None else float(found["micro"][name])
+
+    def apart(self, point: Point) -> tuple[Counts, Counts] | None:
+        """Return the counts of contiguous and of discontinuous entities."""
+        found = self.values["points"].get(point.name)
+        if found is None:
+            return None
+        names = ("correct", "predicted", "gold")
+        every, gapped = (
+            [int(found.get(part, {}).get(name, 0)) for name in names]
+            for part in ("micro", "discontinuous")
+        )
+        return Counts(*(a - b for a, b in zip(every, gapped, strict=True))), Counts(*gapped)
 
     def counts(self, point: Point) -> IntArray | None:
         """Return correct, predicted and gold entities of each sentence, [sentences, 3]."""

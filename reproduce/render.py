@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diffusionner.files import bytes_writer, write_all_or_none
-from reproduce import curves, efficiency, layouts, plots
+from reproduce import curves, efficiency, gaps, layouts, plots
 from reproduce.grids import to_csv
 from reproduce.pages import Layout, Page, Plot, TableRecords, runs_grid
 from reproduce.records import Records
@@ -21,6 +21,7 @@ LAYOUTS: dict[str, Layout] = {
     "ablations": layouts.ablations,
     "tuning": layouts.tuning,
     "benefit": layouts.benefit,
+    "discontinuous": gaps.discontinuous,
     "steps": curves.steps,
     "spans": curves.spans,
     "convergence": curves.convergence,

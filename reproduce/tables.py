@@ -9,6 +9,7 @@ from typing import Any, Literal
 from diffusionner.errors import SettingsError, nearest
 from reproduce.corpora import (
     FLAT,
+    GAPPED,
     MAIN_METHOD,
     METHODS,
     NESTED,
@@ -231,6 +232,7 @@ RECIPE = Variant(
 )
 BELIEFS = Variant("passages, beliefs", (*RECIPE.changes, ("decoder.beliefs", True)))
 CLASSIFIER = "biaffine"
+CONTIGUOUS = Variant("without discontinuous entities", (("decoder.discontinuous", False),))
 ABLATIONS = {
     "encoder": ENCODER_VARIANTS,
     "module": MODULE_VARIANTS,
@@ -320,6 +322,11 @@ TABLES = {
                 Need(BENEFIT_CORPORA, variants=(BELIEFS,), points=(DEV, TEST)),
                 Need(BENEFIT_CORPORA, (CLASSIFIER,), (RECIPE,), (DEV, TEST)),
             ),
+        ),
+        Table(
+            "discontinuous",
+            "Discontinuous entities",
+            (Need(tuple(GAPPED), variants=(Variant(), CONTIGUOUS), points=(DEV, TEST)),),
         ),
         Table("convergence", "Convergence", (Need(STUDIED, ALL),)),
         Table(

@@ -122,6 +122,8 @@ def measure(
     # Scores by type only for the model's own settings, not for every point of a curve.
     names = ("sentences", "micro") if options else ("sentences", "micro", "per_type")
     result = {name: scores[name] for name in names}
+    if "discontinuous" in scores:
+        result["discontinuous"] = scores["discontinuous"]
     if points[0]["split"] == "test":
         result["counts"] = encode_counts(report.measure_counts["micro"])
     return [result]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import random
 import re
 from collections.abc import Iterable
@@ -18,7 +19,11 @@ from reproduce.sources import Sources
 from reproduce.tables import SHAPE_GAMMAS, Point, Table, find, shape_point
 
 CONFIGS = Path(__file__).parents[1] / "configs"
-FILES = {"genia": ("train_dev", "test"), "conll03": ("train", "dev", "test")}
+FILES = {
+    "genia": ("train_dev.jsonl", "test.jsonl"),
+    "conll03": ("train.jsonl", "dev.jsonl", "test.jsonl"),
+    "more/cadec": ("train.jsonl.gz", "dev.jsonl.gz", "test.jsonl.gz"),
+}
 
 
 def write_corpora(folder: Path, names: Iterable[str] = tuple(FILES)) -> Path:
@@ -29,7 +34,9 @@ def write_corpora(folder: Path, names: Iterable[str] = tuple(FILES)) -> Path:
         for part, file in enumerate(FILES[name]):
             at = 100 * number + 20 * part
             text = "\n".join(lines[at : at + 20]) + "\n"
-            (folder / name / f"{file}.jsonl").write_text(text, encoding="utf-8")
+            opened = gzip.open if file.endswith(".gz") else open
+            with opened(folder / name / file, "wt", encoding="utf-8") as out:
+                out.write(text)
     return folder
 
 
@@ -112,8 +119,10 @@ def _result(point: Point, draw: random.Random) -> dict[str, Any]:
         steps = [{"timestep": t, "spans": [span, {**span, "label": None}]} for t in (100, 50)]
         return {"words": ["one", "two", "three"], "steps": steps}
     scores = {name: 0.7 + draw.random() / 10 for name in ("precision", "recall", "f1")}
-    result = {"micro": scores, "sentences": 10}
+    counts = {"correct": 70, "predicted": 100, "gold": 90}
+    gapped = {"correct": 10, "predicted": 15 + int(1000 * scores["f1"]) % 10, "gold": 30}
+    result = {"micro": scores | counts, "discontinuous": gapped, "sentences": 10}
     if point.split == "test":
-        counts = [[draw.randint(0, 2), 2, 3] for _ in range(10)]
-        result["counts"] = records.encode_counts(np.array(counts))
+        by_sentence = [[draw.randint(0, 2), 2, 3] for _ in range(10)]
+        result["counts"] = records.encode_counts(np.array(by_sentence))
     return result

@@ -11,10 +11,16 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from diffusionner import formats
-from diffusionner.corpus import Irregular, Sentence, Span
+from diffusionner.corpus import Discontinuous, Irregular, Sentence, Span
 from diffusionner.errors import DataError
 from diffusionner.formats import iterate_with_errors, read
-from diffusionner.formats.documents import TextDocument, TextOptions, to_documents, to_sentences
+from diffusionner.formats.documents import (
+    Annotation,
+    TextDocument,
+    TextOptions,
+    to_documents,
+    to_sentences,
+)
 
 TEXT = "South and North America won.\nNew\n  York fell."
 ANN = (
@@ -36,10 +42,8 @@ def test_brat_annotations(tmp_path, of):
     first, second = read(folder / of)
     assert first.words == ["South", "and", "North", "America", "won", "."]
     assert first.entities == [Span(2, 4, "LOC"), Span(2, 4, "GPE")]
-    assert first.irregular == [
-        Irregular(((0, 5), (16, 23)), "LOC"),
-        Irregular(((17, 19),), "X"),
-    ]
+    assert first.discontinuous == [Discontinuous(((0, 1), (3, 4)), "LOC")]
+    assert first.irregular == [Irregular(((17, 19),), "X")]
     assert second.words == ["New", "York", "fell", "."]
     assert second.entities == [Span(0, 2, "GPE")]
     assert first.doc == second.doc == ("doc" if of else "b/doc")
@@ -117,7 +121,8 @@ def test_brat_writes_what_brat_does(tmp_path):
         "d",
         text="New \r\n York\u2028fell\n",
         offsets=[(0, 3), (7, 11), (12, 16)],
-        irregular=[Irregular(((0, 3), (12, 16)), "Y"), Irregular(((8, 14),), "Z")],
+        discontinuous=[Discontinuous(((0, 1), (2, 3)), "Y")],
+        irregular=[Irregular(((8, 14),), "Z")],
     )
     formats.write(tmp_path / "out", [sentence], "brat")
     assert written(tmp_path / "out") == {
@@ -171,10 +176,10 @@ AWKWARD = st.text(
 
 
 @st.composite
-def annotated(draw: st.DrawFn) -> tuple[str, list[Irregular]]:
+def annotated(draw: st.DrawFn) -> tuple[str, list[Annotation]]:
     """A text with annotations anywhere in it: nested, crossing, discontinuous, cut through words.
 
-    Between two parts of one stands something to be seen, since brat knows no other parts.
+    Between two parts of one stands a letter, and so a word; else they would be joined.
     """
     text = draw(AWKWARD)
     annotations = []
@@ -183,14 +188,14 @@ def annotated(draw: st.DrawFn) -> tuple[str, list[Irregular]]:
         ends = sorted(bounds)[: len(bounds) // 2 * 2]
         parts = [(ends[0], ends[1])]
         for start, end in zip(ends[2::2], ends[3::2], strict=True):
-            if text[parts[-1][1] : start].strip():
+            if any(map(str.isalnum, text[parts[-1][1] : start])):
                 parts.append((start, end))
-        annotations.append(Irregular(tuple(parts), draw(st.sampled_from(("X", "Ä-1", "a;b")))))
+        annotations.append(Annotation(tuple(parts), draw(st.sampled_from(("X", "Ä-1", "a;b")))))
     return text, annotations
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@example([("a\r\n b", [Irregular(((0, 5),), "X")])], "rules")
+@example([("a\r\n b", [Annotation(((0, 5),), "X")])], "rules")
 @given(st.lists(annotated(), min_size=1, max_size=3), st.sampled_from(("rules", "spaces")))
 def test_brat_round_trip(documents, words):
     sentences = []
@@ -212,8 +217,8 @@ def test_brat_round_trip(documents, words):
     assert [[getattr(s, name) for name in content] for s in again] == [
         [getattr(s, name) for name in content] for s in sentences
     ]
-    assert [(set(s.entities), set(s.irregular)) for s in again] == [
-        (set(s.entities), set(s.irregular)) for s in sentences
+    assert [(set(s.all_entities), set(s.irregular)) for s in again] == [
+        (set(s.all_entities), set(s.irregular)) for s in sentences
     ]
     back = to_documents(again)
     assert [(d.text, set(d.annotations)) for d in back] == kept
@@ -224,7 +229,7 @@ def test_brat_puts_together_parts_with_only_white_space_between(tmp_path):
     ann = "T1\tX 0 1;4 5\ta b\nT2\tX 0 1;2 5\ta  b\nT3\tY 4 5;6 7\tb c\n"
     (sentence,) = read(put(tmp_path, {"a.txt": text, "a.ann": ann}))
     assert sentence.entities == [Span(0, 2, "X"), Span(1, 3, "Y")]
-    assert sentence.irregular == []
+    assert sentence.discontinuous == sentence.irregular == []
 
 
 def test_a_text_beside_no_annotations_is_not_brats(tmp_path):

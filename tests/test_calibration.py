@@ -64,7 +64,7 @@ def test_scores_are_the_share_of_right_entities():
     assert calibration is not None
     sums = np.linspace(0.3, 2.8, 20)
     assert np.abs(calibration.scores(sums) - square(sums)).max() < 0.05
-    sums, right, _ = outcomes(*corpus(20_000, seed=1), LABELS)  # other sentences
+    sums, _, right, *_ = outcomes(*corpus(20_000, seed=1), LABELS)  # other sentences
     assert expected_calibration_error(calibration.scores(sums), right) < 0.02
     assert expected_calibration_error(sums / 3, right) > 0.1
 
@@ -222,7 +222,7 @@ def test_calibrate_on_the_command_line(ner: DiffusionNER, tmp_path: Path, cli):
         file.name for file in (tmp_path / "before").iterdir()
     } - set(stale)
     found = DiffusionNER.from_pretrained(tmp_path / "after").decode_sentences(sentences, phi=0.0)
-    sums, right, _ = outcomes(sentences, found, ner.labels)
+    sums, _, right, *_ = outcomes(sentences, found, ner.labels)
     assert expected_calibration_error(fitted.scores(sums), right) < 0.05
     report = cli("evaluate", *given, "--resamples", 20)
     assert "expected calibration error" in report.out

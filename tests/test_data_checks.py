@@ -14,7 +14,7 @@ from plain import plain_encoder, plain_inference
 
 from diffusionner.batching import EncodedCorpus
 from diffusionner.cli.data.check import load_local_tokenizer
-from diffusionner.corpus import Irregular, Sentence, Span
+from diffusionner.corpus import Discontinuous, Irregular, Sentence, Span
 from diffusionner.data.ceiling import REASONS, F1Ceiling, Window, WindowSplitter
 from diffusionner.data.checks import CheckedFile, Checker
 from diffusionner.data.findings import KINDS, Findings, Severity
@@ -149,14 +149,94 @@ def test_crossing(make):
 
 def test_irregular(make):
     parts = [
-        {"parts": [[0, 1], [4, 5]], "label": "A"},
-        {"parts": [[0, 4]], "label": "B"},
+        {"parts": [[0, 1], [4, 6]], "label": "A"},
+        {"parts": [[0, 5]], "label": "B"},
     ]
     checked = check(make("a.jsonl", line("a b cde", irregular=parts)))
-    assert checked.places == {"misaligned": ["a.jsonl:1"], "discontinuous": ["a.jsonl:1"]}
-    assert "B at characters 0-4 does not align with token" in checked.messages("misaligned")[0]
-    assert "0-1 and 4-5 has 2 parts" in checked.messages("discontinuous")[0]
+    assert checked.places == {"misaligned": ["a.jsonl:1"] * 2}
+    assert checked.messages("misaligned") == [
+        "annotation A at characters 0-1 and 4-6 does not align with token boundaries",
+        "annotation B at characters 0-5 does not align with token boundaries",
+    ]
     assert checked.files[0].ceiling.lost["irregular"] == checked.files[0].ceiling.gold == 2
+
+
+def gapped(label: str, *fragments: tuple[int, int]) -> dict[str, object]:
+    return {"label": label, "fragments": fragments}
+
+
+def record(words: str, *entities: dict[str, object]) -> dict[str, object]:
+    return {"tokens": words.split(), "entities": entities}
+
+
+MUSCLE = "Muscle pain , cramps and stiffness"
+FIVE = ((0, 1), (2, 3), (4, 5), (6, 7), (8, 9))
+
+
+def test_discontinuous_entities(make):
+    symptom = gapped("ADR", (0, 1), (5, 6))
+    train = make("train.jsonl", record(MUSCLE, symptom))
+    path = make(
+        "a.jsonl",
+        record(MUSCLE, symptom, symptom, gapped("PAIN", (0, 1), (5, 6))),
+        record("a , b c d e f g h i", gapped("ADR", *FIVE), gapped("ADR", (0, 1), (8, 9))),
+        record("a , b", gapped("ADR", (1, 2), (0, 1))),
+        record("a b ,", gapped("ADR", (0, 1), (2, 3))),
+    )
+    checked = check(train, path, learn=True)
+    assert checked.places == {
+        "unreadable": ["a.jsonl:3"],
+        "unknown-label": ["a.jsonl:1"],
+        "duplicate": ["a.jsonl:1"],
+        "two-labels": ["a.jsonl:1"],
+        "many-fragments": ["a.jsonl:2"],
+        "leakage": ["a.jsonl:1"],
+        "discontinuous": ["train.jsonl:1", *["a.jsonl:1"] * 2, *["a.jsonl:2"] * 2, "a.jsonl:4"],
+        "punctuation": ["a.jsonl:4"],
+    }
+    assert checked.files[1].fingerprint is None
+    assert checked.messages("duplicate") == ["ADR 'Muscle … stiffness' [0, 1), [5, 6) occurs twice"]
+    assert checked.messages("two-labels") == [
+        "'Muscle … stiffness' [0, 1), [5, 6) has labels ADR, PAIN"
+    ]
+    assert checked.messages("discontinuous")[1] == (
+        "ADR 'Muscle … stiffness' [0, 1), [5, 6) has 2 fragments"
+    )
+    assert checked.messages("many-fragments") == [
+        "ADR 'a … b … d … f … h' [0, 1), [2, 3), [4, 5), [6, 7), [8, 9) has 5 fragments; "
+        "models find at most 4"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("override", "lost"),
+    [
+        ((), {"fragments": 1}),
+        (("decoder.discontinuous=true",), {"fragments": 1}),
+        (("decoder.discontinuous=false",), {"fragments": 3}),
+    ],
+)
+def test_ceiling_of_discontinuous_entities(make, override, lost):
+    path = make(
+        "a.jsonl",
+        record("a b c d e f g h i", gapped("A", *FIVE), gapped("A", *FIVE[:4])),
+        record("a b c", gapped("A", (0, 1), (2, 3)), {"start": 0, "end": 3, "label": "A"}),
+    )
+    ceiling = check(path, overrides=override).files[0].ceiling
+    assert (ceiling.gold, +ceiling.lost) == (4, Counter(lost))
+    assert ceiling.reachable == 4 - lost["fragments"]
+
+
+def test_ceiling_of_discontinuous_entities_in_windows(tokenizer):
+    """They need a window that holds all fragments; two labels of one entity count once."""
+    sentence = Sentence(["w"] * 40)
+    far, near = ((0, 1), (39, 40)), ((3, 4), (6, 7))
+    entities = [Discontinuous(far, "A"), Discontinuous(near, "A"), Discontinuous(near, "B")]
+    ((_, _, windows),) = WindowSplitter(plain_encoder(max_subwords=20), tokenizer).split([sentence])
+    ceiling = F1Ceiling()
+    chosen = plain_inference(overlap="flat", spans=1)
+    assert ceiling.add(sentence, [*entities, Span(0, 10, "A")], windows, chosen) == entities[:1]
+    assert +ceiling.lost == Counter(window=1, label=1)
 
 
 @pytest.mark.parametrize(

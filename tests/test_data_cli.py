@@ -144,8 +144,45 @@ def test_convert_says_what_is_left_out(data, refused, tmp_path):
     result = data("convert", source, target, "--lossy")
     assert result.status == 0
     assert "1 sentences, 1 entities" in result.out
-    assert "dropped 1 of 2 entities (0 that overlap others, 1 discontinuous" in result.out
+    lost = "dropped 1 of 2 entities (0 that overlap others, 0 discontinuous, 1 misaligned)"
+    assert lost in result.out
     assert "conll stores only words, not the white space between them" in result.out
+
+
+GAPPED = (
+    '{"tokens": ["a", "b", "c"], "entities": [{"label": "X", "fragments": [[0, 1], [2, 3]]}]}\n'
+)
+
+
+def test_convert_counts_discontinuous_entities(data, refused, tmp_path):
+    source, target = tmp_path / "a.jsonl", tmp_path / "b.conll"
+    source.write_text(GAPPED + '{"tokens": ["a"], "entities": []}\n')
+    err = refused("data", "convert", source, target)
+    assert f"{source}:1: entity X [0, 1), [2, 3) is discontinuous, which format conll" in err
+    assert not target.exists()
+    assert "2 sentences, 0 entities" in (out := data("convert", source, target, "--lossy").out)
+    assert "dropped 1 of 1 entities (0 that overlap others, 1 discontinuous, 0 misaligned)" in out
+    out = data("convert", source, tmp_path / "folder", "--to", "brat").out
+    assert "2 sentences, 1 entities" in out and "dropped" not in out
+
+
+def test_stats_and_split_of_discontinuous_entities(data, tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(GAPPED * 8)
+    shown = data("stats", path)
+    assert [shown.row(name) for name in ("discontinuous", "maximum fragments")] == [["8"], ["2"]]
+    parts = data("split", path, tmp_path / "parts", "--parts", "one=0.75,two=0.25")
+    assert parts.row("discontinuous") == ["6 (75.00%)", "2 (25.00%)"]
+
+
+def test_check_shows_the_ceiling_with_discontinuous_entities(data, tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(GAPPED)
+    assert data("check", path).row("F1 ceiling") == ["100.00"]
+    without = data("check", path, "decoder.discontinuous=false")
+    assert without.row("F1 ceiling") == ["0.00"]
+    assert without.row("more fragments than the model predicts") == ["1"]
+    assert "decoder.discontinuous=false" in without.out
 
 
 def test_convert_lossy_overlaps(data, refused, tmp_path):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diffusionner import formats
-from diffusionner.corpus import Sentence, Span
+from diffusionner.corpus import Discontinuous, Sentence, Span
 from diffusionner.data.splitting import (
     assign_parts,
     number_units,
@@ -65,12 +65,14 @@ def test_measure_by_hand():
         Sentence(["c"], [Span(0, 1, "Y")], None),
         Sentence(["e"], [Span(0, 1, "Y")], "d"),
         Sentence(["f"], [], None),
+        Sentence(list("abc"), discontinuous=[Discontinuous(((0, 1), (2, 3)), "Y")]),
     ]
-    assert [number for number, _ in number_units(corpus)] == [0, 1, 0, 2]
+    assert [number for number, _ in number_units(corpus)] == [0, 1, 0, 2, 3]
     assert [dict(unit) for unit in unit_amounts(corpus)] == [
         {0: 2, 1: 2, "X": 1, "Y": 2},
         {0: 1, "Y": 1},
         {0: 1},
+        {0: 1, 2: 1, "Y": 1},
     ]
 
 

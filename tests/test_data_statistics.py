@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffusionner.corpus import Irregular, Sentence, Span
+from diffusionner.corpus import Discontinuous, Irregular, Sentence, Span
 from diffusionner.data import plots
 from diffusionner.data.fingerprint import fingerprint
 from diffusionner.data.overlaps import (
@@ -111,12 +111,32 @@ def test_statistics_by_hand():
         "average_entities": 2.0,
         "longest_sentence": 5,
         "longest_entity": 3,
+        "discontinuous": 0,
+        "maximum_fragments": 0,
         "irregular": 1,
         "labels": {"X": 4, "DNA": 2, "Y": 1, "Z": 1, "protein": 1},
         "sentence_lengths": {"1": 1, "2": 1, "4": 1, "5": 1},
         "entity_lengths": {"1": 4, "2": 3, "3": 1},
         "nesting_depths": {"0": 6, "1": 1, "2": 1},
+        "fragments": {},
     }
+
+
+def test_statistics_of_discontinuous_entities():
+    two, three = ((0, 2), (4, 5)), ((0, 1), (2, 3), (4, 5))
+    sentence = Sentence(
+        list("abcde"),
+        [Span(0, 5, "X"), Span(1, 2, "X")],
+        discontinuous=[Discontinuous(two, "X"), Discontinuous(two, "X"), Discontinuous(three, "Y")],
+    )
+    statistics, _ = collect_statistics([sentence])
+    found = statistics.to_dict()
+    counts = ("entities", "discontinuous", "maximum_fragments", "maximum_entities", "irregular")
+    assert [found[name] for name in counts] == [4, 2, 3, 4, 0]
+    assert found["fragments"] == {"2": 1, "3": 1}
+    assert found["labels"] == {"X": 3, "Y": 1}
+    assert found["entity_lengths"] == {"1": 1, "3": 2, "5": 1}
+    assert (found["nested_entities"], found["nesting_depths"]) == (2, {"0": 1, "1": 1})
 
 
 def test_statistics_of_nothing():

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -28,6 +29,12 @@ FOUND = [
     Entity(12, 19, "GPE", 0.5, "England"),
     Entity(26, 32, "GPE", 0.75, "London"),
     Entity(44, 47, "<i>", 0.25, "東京都"),
+]
+SYMPTOMS = "Muscle pain and stiffness."
+DISCONTINUOUS = [
+    Entity(0, 11, "SYM", 0.9, "Muscle pain"),
+    Entity(0, 25, "SYM", 0.8, "Muscle … stiffness", gaps=((6, 16),)),
+    Entity(12, 15, "X", 0.5, "and"),
 ]
 NASTY = "</style><script>alert(1)</script> \0 \ud800 \x1b \uffff end"
 
@@ -88,6 +95,46 @@ def test_svg():
     assert "ORG 0.91" in texts and "<i> 0.25" in texts
     assert "the Bank of England" in texts
     assert len(list(root.iter(f"{name}rect"))) == 1 + len(FOUND)
+
+
+def test_discontinuous_entities_in_html():
+    """A bar under each fragment, a line under the gap, in one lane that is taken by both."""
+    html = Entities.of(DISCONTINUOUS, SYMPTOMS).to_html()
+    drawn = re.findall(r"<span><b>(.*?)</b>(.*?)</span>", html)
+    assert [(text, re.findall(r'<i(?: class="([^"]*)")?', bars)) for text, bars in drawn] == [
+        ("Muscle", ["c0 s", "c0 s e"]),
+        (" ", ["c0", "c0 g"]),
+        ("pain", ["c0 e", "c0 g"]),
+        (" ", ["", "c0 g"]),
+        ("and", ["c1 s e", "c0 g"]),
+        (" ", ["", "c0 g"]),
+        ("stiffness", ["", "c0 s e"]),
+        (".", []),
+    ]
+    assert sorted(Shown(html).captions) == ["SYM 0.80", "SYM 0.90", "X 0.50"]
+    assert "<li>SYM, score 0.80: Muscle … stiffness</li>" in html
+
+
+def test_discontinuous_entities_in_svg():
+    root = ElementTree.fromstring(Entities.of(DISCONTINUOUS[1:], SYMPTOMS).to_svg())
+    name = "{http://www.w3.org/2000/svg}"
+    _, line, *fragments, other = root.iter(f"{name}rect")
+    assert [bar.get("height") for bar in (line, *fragments, other)] == ["1", "4", "4", "4"]
+    assert len({bar.get("y") for bar in (other, *fragments)}) == 2  # two lanes
+    left, width = (float(line.get(key) or 0) for key in ("x", "width"))
+    assert left == float(fragments[0].get("x") or 0)
+    assert left + width == sum(float(fragments[1].get(key) or 0) for key in ("x", "width"))
+    (title,) = root.iter(f"{name}title")
+    assert title.text == "SYM: Muscle … stiffness; X: and"
+
+
+def test_discontinuous_entities_over_two_lines_in_svg():
+    text = f"Muscle {'word ' * 20}stiffness"
+    entity = Entity(0, len(text), "SYM", 0.8, gaps=((6, len(text) - 9),))
+    root = ElementTree.fromstring(Entities.of([entity], text).to_svg())
+    name = "{http://www.w3.org/2000/svg}"
+    assert [bar.get("height") for bar in root.iter(f"{name}rect")][1:] == ["1", "4", "1", "4"]
+    assert sum(node.text == "SYM 0.80" for node in root.iter(f"{name}text")) == 1
 
 
 def test_page_has_a_strict_policy():
@@ -161,10 +208,11 @@ def test_entities_in_a_lane_do_not_overlap(found):
 @settings(max_examples=100, deadline=None)
 def test_pieces_cover_the_text(text, found):
     entities = [Entity(s, e, "X") for s, e in found if e <= len(text)]
+    entities += [e._replace(gaps=((e.start + 1, e.end - 1),)) for e in entities if e.end > e[0] + 2]
     cut = list(pieces(text, entities))
     assert "".join(text[start:end] for start, end in cut) == text
     edges = {0, len(text)} | {at for piece in cut for at in piece}
-    assert {at for e in entities for at in (e.start, e.end)} <= edges
+    assert {at for e in entities for fragment in e.fragments for at in fragment} <= edges
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="no node: install Debian's 'nodejs'")
@@ -172,27 +220,33 @@ def test_the_script_of_the_page_draws_the_same(tmp_path):
     """lanes.js must give the same layout as lanes.py."""
     script = Path(diffusionner.service.__file__).parent / "page" / "lanes.js"
     shutil.copy(script, tmp_path / "lanes.mjs")
-    cases = [
+    drawn: list[tuple[str, list[tuple[Any, ...]]]] = [
         (
             "the Bank of England in London, England",
             [(4, 19), (12, 19), (0, 19), (23, 38), (23, 29)],
         ),
         ("𝔘𝔫𝔦 of 日本 x\n\ny ", [(0, 3), (0, 9), (7, 9), (10, 11), (2, 8)]),
         ("one", []),
+        ("𝔘𝔫 𝔦n, a b", [(0, 8, ((2, 3), (5, 7))), (3, 5), (6, 10, ((8, 9),))]),
     ]
     (tmp_path / "run.mjs").write_text(
         """import { assign, inUnits, pieces } from "./lanes.mjs";
         const cases = JSON.parse(process.argv[2]);
         console.log(JSON.stringify(cases.map(([text, spans]) => {
-          const units = inUnits(text, spans.map(([start, end]) => ({ start, end })));
+          const units = inUnits(text, spans);
           return [assign(units), pieces(text, units).map(([s, e]) => text.slice(s, e))];
         })));"""
     )
-    command = ["node", str(tmp_path / "run.mjs"), json.dumps(cases)]
+    cases = [
+        (text, [Entity(s, e, "X", gaps=g[0] if g else ()) for s, e, *g in found])
+        for text, found in drawn
+    ]
+    given = [(text, [entity.to_dict() for entity in found]) for text, found in cases]
+    command = ["node", str(tmp_path / "run.mjs"), json.dumps(given)]
     done = subprocess.run(command, capture_output=True, check=True, text=True)
     for (text, found), (lanes, cut) in zip(cases, json.loads(done.stdout), strict=True):
-        assert lanes == assign([_in_units(text, s) for s in found])
-        assert cut == [text[s:e] for s, e in pieces(text, [Entity(*s, "X") for s in found])]
+        assert lanes == assign([_in_units(text, (e.start, e.end)) for e in found])
+        assert cut == [text[s:e] for s, e in pieces(text, found)]
 
 
 def _in_units(text: str, span: tuple[int, int]) -> tuple[int, int]:

@@ -9,7 +9,7 @@ import pytest
 from corpus_files import EXCERPT
 
 from diffusionner import DiffusionNER, formats
-from diffusionner.corpus import Sentence
+from diffusionner.corpus import Sentence, Span
 from diffusionner.errors import DataError, SettingsError
 from diffusionner.evaluation import Report, evaluate, score, score_sentences
 from diffusionner.evaluation.model import fit_scores
@@ -118,8 +118,8 @@ def test_labels_unknown_to_the_model_are_refused(folder):
 
 
 def test_a_printed_report_is_a_table():
-    gold = [[(0, 2, "LOC"), (0, 1, "LONGER")], [(0, 1, "LOC")]]
-    report = score(gold, [[(0, 2, "LOC"), (0, 1, "LONGER")], []])
+    gold = [[Span(0, 2, "LOC"), Span(0, 1, "LONGER")], [Span(0, 1, "LOC")]]
+    report = score(gold, [gold[0], []])
     lines = str(report).splitlines()
     assert lines[0].split() == ["precision", "recall", "F1", "support"]
     assert "strict, micro       100.00   66.67   80.00        3" in lines

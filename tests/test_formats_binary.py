@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from diffusionner import formats
-from diffusionner.corpus import Irregular, Sentence, Span
+from diffusionner.corpus import Discontinuous, Irregular, Sentence, Span
 from diffusionner.errors import DataError
 from diffusionner.formats import docbin, iterate_with_errors, read
 
@@ -34,7 +34,7 @@ NLP = spacy.blank("en")
 def everything(sentence: Sentence) -> tuple[object, ...]:
     """All but the place in the file."""
     kept = (sentence.words, sentence.entities, sentence.doc, sentence.text, sentence.offsets)
-    return (*kept, sentence.irregular)
+    return (*kept, sentence.discontinuous, sentence.irregular)
 
 
 # --- Round trips ----------------------------------------------------------------------------------
@@ -58,7 +58,12 @@ def documents(draw: st.DrawFn) -> list[Sentence]:
         at = st.integers(0, len(chosen))
         spans = st.tuples(at, at, st.sampled_from(("PERSON", "B"))).filter(lambda s: s[0] < s[1])
         found = [Span(*span) for span in draw(st.lists(spans, max_size=4))]
-        sentences.append(Sentence(chosen, found, name, offsets=offsets if has_text else None))
+        sentence = Sentence(chosen, found, name, offsets=offsets if has_text else None)
+        gaps = st.lists(st.sets(st.integers(0, len(chosen)), min_size=4, max_size=8), max_size=3)
+        for bounds in map(sorted, draw(gaps if len(chosen) > 2 else st.just([]))):
+            fragments = tuple(zip(bounds[::2], bounds[1::2], strict=False))
+            sentence.discontinuous.append(Discontinuous(fragments, "GAPPED"))
+        sentences.append(sentence)
     for sentence in sentences:
         sentence.text = text if has_text else None
     return sentences
@@ -77,9 +82,10 @@ def test_nothing_is_lost(format):
     def check(drawn, irregular):
         sentences = [sentence for document in drawn for sentence in document]
         if irregular and format != "docbin":
-            _, offsets = sentences[0].characters()
-            parts = tuple(dict.fromkeys((offsets[0], offsets[-1])))
-            sentences[0].irregular = [Irregular(parts, "X"), Irregular(parts[:1], "Y")]
+            _, ((start, end), *others) = sentences[0].characters()
+            if end - start > 1:  # cut the first word
+                parts = ((start, end - 1), *others[-1:])
+                sentences[0].irregular = [Irregular(parts, "X"), Irregular(parts[:1], "Y")]
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "corpus"
             formats.write(path, sentences, format)

@@ -6,10 +6,10 @@ import pytest
 from test_formats_research import WORDS
 
 from diffusionner import formats
-from diffusionner.corpus import Irregular, Sentence, Span
+from diffusionner.corpus import Discontinuous, Sentence, Span
 from diffusionner.data.fingerprint import fingerprint
 from diffusionner.formats import detect, read
-from diffusionner.formats.documents import TextDocument, to_sentences
+from diffusionner.formats.documents import Annotation, TextDocument, contiguous, to_sentences
 
 # ontonotes
 
@@ -90,10 +90,17 @@ def test_conllu_discontinuous(make):
     words = zip("uvwxyz", (f"Entity={mark}" for mark in marks), strict=True)
     (sentence,) = read(make("a", rows(*words, head=GUM)))
     assert sentence.entities == []
-    assert sentence.irregular == [
-        Irregular(((0, 3), (6, 7)), "a"),
-        Irregular(((0, 1), (4, 5), (8, 11)), "b"),
+    assert sentence.discontinuous == [
+        Discontinuous(((0, 2), (3, 4)), "a"),
+        Discontinuous(((0, 1), (2, 3), (4, 6)), "b"),
     ]
+
+
+def test_conllu_parts_that_touch_are_one_entity(make):
+    marks = ["(1[1/2]-a", "1[1/2])", "(1[2/2]-a)", ""]
+    words = zip("wxyz", (f"Entity={mark}" if mark else "" for mark in marks), strict=True)
+    (sentence,) = read(make("a", rows(*words, head=GUM)))
+    assert (sentence.entities, sentence.discontinuous) == ([Span(0, 3, "a")], [])
 
 
 def test_conllu_multiword_tokens_and_empty_nodes(make):
@@ -140,7 +147,7 @@ def test_conllu_text_of_a_document(make, second, text):
 
 def test_conllu_writes_text_and_documents(tmp_path):
     text = "I don't.\n\nYes, now!He\nleft."
-    document = TextDocument(text, [Irregular(((2, 7),), "a-b"), Irregular(((0, 1),), "c")], "d")
+    document = TextDocument(text, [contiguous(2, 7, "a-b"), contiguous(0, 1, "c")], "d")
     corpus = to_sentences(document)
     assert len(corpus) == 3
     formats.write(tmp_path / "a.conllu", [*corpus, Sentence(["x"]), Sentence(["y"])])
@@ -165,10 +172,10 @@ def test_conllu_writes_text_and_documents(tmp_path):
 def test_text_does_not_change_the_fingerprint(tmp_path):
     """White space in a text is not the corpus, and neither format keeps all of it."""
     text = "  He can't\nwalk."
-    document = TextDocument(text, [Irregular(((2, 4), (11, 15)), "X")], "d")
+    document = TextDocument(text, [Annotation(((2, 4), (11, 15)), "X")], "d")
     corpus = to_sentences(document)
     for name in ("conllu", "w2ner"):
         formats.write(tmp_path / name, corpus, name)
         found = read(tmp_path / name)
-        assert found[0].irregular != corpus[0].irregular  # by characters
+        assert found[0].discontinuous == corpus[0].discontinuous != []
         assert fingerprint(found) == fingerprint(corpus)

@@ -12,13 +12,20 @@ from pathlib import Path
 import pytest
 
 from diffusionner import formats
-from diffusionner.corpus import Irregular, Sentence, Span
+from diffusionner.corpus import Discontinuous, Irregular, Sentence, Span
 from diffusionner.data.fingerprint import fingerprint
 from diffusionner.errors import DataError, WriteError
 from diffusionner.files import write_bytes, write_folders
 from diffusionner.formats import FORMATS, Format
 from diffusionner.formats.compatibility import make_compatible
-from diffusionner.formats.documents import TextDocument, TextOptions, to_documents, to_sentences
+from diffusionner.formats.documents import (
+    Annotation,
+    TextDocument,
+    TextOptions,
+    contiguous,
+    to_documents,
+    to_sentences,
+)
 from diffusionner.formats.format import Capabilities
 from diffusionner.formats.source import HEAD, Sample
 
@@ -154,7 +161,7 @@ TEXT = "Dr. Who met U.S. officials.\nHe ran."
 
 
 def whole(*annotations: tuple[int, int, str], text: str = TEXT) -> TextDocument:
-    found = [Irregular(((start, end),), label) for start, end, label in annotations]
+    found = [contiguous(*annotation) for annotation in annotations]
     return TextDocument(text, found, "d", "f:1")
 
 
@@ -177,18 +184,42 @@ def test_annotations_become_runs_of_words():
         ((5, 7),),
         ((3, 7),),  # begins with a space
         ((7, 8),),  # nothing but a space
-        ((0, 3), (12, 16)),
+        ((0, 3), (12, 14)),
+        ((0, 2), (12, 16)),
+        ((0, 3), (7, 8)),
     ],
 )
-def test_what_is_no_run_of_words_is_irregular(parts):
-    first, _ = to_sentences(TextDocument(TEXT, [Irregular(parts, "X")]))
-    assert (first.entities, first.irregular) == ([], [Irregular(parts, "X")])
+def test_what_does_not_align_with_words_is_irregular(parts):
+    first, _ = to_sentences(TextDocument(TEXT, [Annotation(parts, "X")]))
+    assert (first.all_entities, first.irregular) == ([], [Irregular(parts, "X")])
+
+
+@pytest.mark.parametrize(
+    ("parts", "fragments"),
+    [
+        (((0, 3), (12, 16)), ((0, 1), (3, 4))),
+        (((0, 7), (12, 16), (26, 27)), ((0, 2), (3, 4), (5, 6))),
+        (((0, 3), (4, 7)), ((0, 2),)),  # nothing but a space between them
+        (((12, 16), (17, 26), (26, 27)), ((3, 6),)),
+        (((0, 3), (4, 7), (12, 16)), ((0, 2), (3, 4))),
+        (((0, 2), (2, 3)), ((0, 1),)),  # touch inside a word
+        (((0, 2), (2, 3), (8, 11)), ((0, 1), (2, 3))),
+    ],
+)
+def test_parts_that_align_with_words_are_fragments(parts, fragments):
+    first, _ = to_sentences(TextDocument(TEXT, [Annotation(parts, "X")]))
+    assert [entity.fragments for entity in first.all_entities] == [fragments]
+    assert len(first.discontinuous) == (len(fragments) > 1)
+    assert first.irregular == []
 
 
 def test_an_annotation_over_a_sentence_end_joins_the_two():
     (joined,) = to_sentences(whole((17, 30, "X")))
     assert joined.words[4:7] == ["officials", ".", "He"]
     assert joined.entities == [Span(4, 7, "X")]
+    parts = Annotation(((0, 3), (28, 30)), "X")
+    (joined,) = to_sentences(TextDocument(TEXT, [parts]))
+    assert joined.discontinuous == [Discontinuous(((0, 1), (6, 7)), "X")]
 
 
 @pytest.mark.parametrize(
@@ -204,7 +235,7 @@ def test_an_annotation_over_a_sentence_end_joins_the_two():
 )
 def test_annotations_that_do_not_fit_their_text(parts, message):
     with pytest.raises(DataError, match=rf"f:1: .*{message}"):
-        to_sentences(TextDocument(TEXT, [Irregular(parts, "X")], where="f:1"))
+        to_sentences(TextDocument(TEXT, [Annotation(parts, "X")], where="f:1"))
 
 
 def test_a_text_without_words():
@@ -221,6 +252,7 @@ def test_words_between_spaces_and_sentences_on_lines():
 
 def test_documents_are_put_together_again():
     one = whole((0, 7, "PER"), (0, 2, "CUT"), (28, 30, "PER"))
+    one.annotations += [Annotation(((0, 3), (12, 16)), "P"), Annotation(((0, 2), (12, 16)), "CUT")]
     two = replace(whole((0, 1, "X"), text="A"), doc=None)
     # Texts of one letter are one object in Python, and yet two documents.
     documents = [one, two, two, one]
@@ -234,13 +266,13 @@ def test_sentences_without_a_text_become_lines():
     found = to_documents(
         [
             Sentence(["a", "b"], [Span(1, 2, "X")], "d"),
-            Sentence(["c"], [Span(0, 1, "Y")], "d", irregular=[]),
+            Sentence(list("cgh"), [], "d", discontinuous=[Discontinuous(((0, 1), (2, 3)), "Y")]),
             Sentence(["e"], doc=None),
             Sentence(["e"], doc=None),
         ]
     )
     assert [(d.text, d.annotations) for d in found] == [
-        ("a b\nc", [Irregular(((2, 3),), "X"), Irregular(((4, 5),), "Y")]),
+        ("a b\nc g h", [contiguous(2, 3, "X"), Annotation(((4, 5), (8, 9)), "Y")]),
         ("e", []),
         ("e", []),
     ]
@@ -248,7 +280,7 @@ def test_sentences_without_a_text_become_lines():
 
 def test_many_annotations_over_many_sentences_take_no_time():
     text = "a\n" * 20_000
-    document = TextDocument(text, [Irregular(((0, len(text) - 1),), str(n)) for n in range(3000)])
+    document = TextDocument(text, [contiguous(0, len(text) - 1, str(n)) for n in range(3000)])
     began = time.perf_counter()
     (sentence,) = to_sentences(document, TextOptions(words="spaces"))
     assert len(sentence.entities) == 3000
@@ -288,24 +320,33 @@ def test_crossing_entities_are_refused_or_dropped(what, entities, kept):
 
 
 @pytest.mark.parametrize(
-    ("irregular", "kept"),
-    [(True, "cut parts both"), (False, ""), ("contiguous", "cut"), ("discontinuous", "parts")],
+    ("discontinuous", "irregular", "kept", "problem"),
+    [
+        (True, True, "parts cut both", None),
+        (True, False, "parts", "cut at characters 0-2 does not align with token boundaries"),
+        (False, True, "cut", "parts [0, 1), [2, 3) is discontinuous"),
+        (False, False, "", "parts [0, 1), [2, 3) is discontinuous"),
+    ],
 )
-def test_irregular_annotations_that_fit(irregular, kept):
+def test_discontinuous_and_irregular_annotations_that_fit(discontinuous, irregular, kept, problem):
     sentence = Sentence(
         ["abc", "def", "ghi"],
         where="f:7",
-        irregular=[
-            Irregular(((0, 2),), "cut"),
-            Irregular(((0, 3), (8, 11)), "parts"),
-            Irregular(((0, 2), (8, 11)), "both"),
-        ],
+        discontinuous=[Discontinuous(((0, 1), (2, 3)), "parts")],
+        irregular=[Irregular(((0, 2),), "cut"), Irregular(((0, 2), (8, 11)), "both")],
     )
-    fitted = make_compatible(sentence, limited(irregular=irregular), lossy=True)
-    assert " ".join(annotation.label for annotation in fitted.irregular) == kept
-    if irregular is not True:
-        with pytest.raises(DataError, match=r"f:7: entity .* which format some cannot represent"):
-            make_compatible(sentence, limited(irregular=irregular), lossy=False)
+    some = limited(discontinuous=discontinuous, irregular=irregular)
+    fitted = make_compatible(sentence, some, lossy=True)
+    assert " ".join(a.label for a in (*fitted.discontinuous, *fitted.irregular)) == kept
+    if problem is None:
+        assert make_compatible(sentence, some, lossy=False) == sentence
+        return
+    with pytest.raises(DataError) as caught:
+        make_compatible(sentence, some, lossy=False)
+    assert str(caught.value) == (
+        f"f:7: entity {problem}, which format some cannot represent; write jsonl, which "
+        "represents everything, or remove it with --lossy"
+    )
 
 
 def test_words_labels_and_wrong_offsets_are_never_left_out():
@@ -374,6 +415,25 @@ def test_a_fingerprint_is_of_words_and_entities_alone(tmp_path):
     )
 
 
+GAPPED = Discontinuous(((0, 1), (2, 3)), "X")
+
+
+def test_a_fingerprint_of_discontinuous_entities():
+    """The place of an entity counts, not how it is stored."""
+    words = ["a", "b", "cd"]
+    found = fingerprint([Sentence(words, discontinuous=[GAPPED])])
+    assert (found.entities, found.hash) == (1, "0e0a086cb0b2622d")
+    assert fingerprint([Sentence(words, discontinuous=[GAPPED, GAPPED])]) == found
+    assert fingerprint([Sentence(words, irregular=[Irregular(((0, 1), (4, 6)), "X")])]) == found
+    spaced = Sentence(
+        words, text="a  b cd", offsets=[(0, 1), (3, 4), (5, 7)], discontinuous=[GAPPED]
+    )
+    assert fingerprint([spaced]) == found
+    for other in (((0, 1), (3, 4)), ((0, 2), (3, 4))):
+        sentence = Sentence([*words, "e"], discontinuous=[Discontinuous(other, "X")])
+        assert fingerprint([sentence]).hash != found.hash
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -384,6 +444,8 @@ def test_a_fingerprint_is_of_words_and_entities_alone(tmp_path):
         [Sentence(["a", "B"], [Span(0, 1, "X")])],
         [Sentence(["a"], [Span(0, 1, "X")]), Sentence(["b"])],
         [Sentence(["a", "b"], [Span(0, 1, "X")], irregular=[Irregular(((0, 1), (2, 3)), "X")])],
+        [Sentence(["a", "b", "c"], [Span(0, 1, "X")], discontinuous=[GAPPED])],
+        [Sentence(["a", "b", "c"], [Span(0, 1, "X")])],
     ],
 )
 def test_anything_else_has_another_fingerprint(other):

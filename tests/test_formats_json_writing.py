@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from diffusionner import formats
-from diffusionner.corpus import Irregular, Sentence, Span
+from diffusionner.corpus import Discontinuous, Irregular, Sentence, Span
 from diffusionner.errors import DataError
-from diffusionner.formats.documents import TextDocument, to_documents, to_sentences
+from diffusionner.formats.documents import TextDocument, contiguous, to_documents, to_sentences
 
 FORMATS = ("gliner", "prodigy", "doccano", "labelstudio")
 CHARACTERS = FORMATS[1:]  # those that count characters of a text
@@ -42,9 +42,7 @@ def again(sentences: list[Sentence], format: str) -> list[Sentence]:
 
 def test_written_files():
     text = "Tim's in New York. He.\n"
-    document = TextDocument(
-        text, [Irregular(((0, 3),), "PER"), Irregular(((9, 11),), "CUT")], "d\u00e9"
-    )
+    document = TextDocument(text, [contiguous(0, 3, "PER"), contiguous(9, 11, "CUT")], "d\u00e9")
     sentences = to_sentences(document)
     assert json.loads(written(sentences[1:], "gliner")) == [
         {"tokenized_text": ["He", "."], "ner": [], "doc": "d\u00e9"}
@@ -95,13 +93,15 @@ def test_written_files():
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_annotations_in_parts_are_refused_or_left_out(format):
-    parts = Irregular(((0, 1), (4, 5)), "PARTS")
-    cut = Irregular(((0, 2),), "CUT")
-    sentence = Sentence(["ab", "cd"], [Span(0, 1, "X")], irregular=[cut, parts], where="f:1")
-    with pytest.raises(DataError, match=f"f:1: .*which format {format} cannot represent"):
-        written([replace(sentence, irregular=[parts])], format)
-    content = written([sentence], format, lossy=True)
-    assert "PARTS" not in content
+    gapped = Discontinuous(((0, 1), (2, 3)), "GAPPED")
+    parts, cut = Irregular(((0, 1), (4, 5)), "PARTS"), Irregular(((0, 1),), "CUT")
+    sentence = Sentence(["ab", "cd", "e"], [Span(0, 1, "X")], where="f:1")
+    for refused in ({"discontinuous": [gapped]}, {"irregular": [parts]}):
+        with pytest.raises(DataError, match=f"f:1: .*which format {format} cannot represent"):
+            written([replace(sentence, **refused)], format)
+    everything = replace(sentence, discontinuous=[gapped], irregular=[cut, parts])
+    content = written([everything], format, lossy=True)
+    assert "GAPPED" not in content and "PARTS" not in content
     assert ("CUT" in content) == (format in CHARACTERS)
 
 
@@ -145,7 +145,7 @@ def documents(draw: st.DrawFn) -> list[TextDocument]:
         bounds = st.integers(0, len(text))
         pairs = st.tuples(bounds, bounds).filter(lambda pair: pair[0] < pair[1])
         spans = draw(st.lists(st.tuples(pairs, labels), unique=True, max_size=8))
-        annotations = [Irregular((pair,), label) for pair, label in spans]
+        annotations = [contiguous(*pair, label) for pair, label in spans]
         found.append(TextDocument(text, annotations, draw(docs)))
     return found
 
@@ -172,7 +172,7 @@ def test_words_come_back(format, sentences):
 @pytest.mark.parametrize("format", ["prodigy", "doccano", "labelstudio", "doccano:offsets=utf16"])
 @fast
 @given(texts=documents())
-@example([TextDocument("a\u0301 b", [Irregular(((0, 1),), "X"), Irregular(((1, 4),), "X")])])
+@example([TextDocument("a\u0301 b", [contiguous(0, 1, "X"), contiguous(1, 4, "X")])])
 def test_texts_come_back(format, texts):
     sentences = [s for text in texts for s in to_sentences(text)]
     back = again(sentences, format)
@@ -196,7 +196,7 @@ def test_words_without_text_keep_their_characters(sentences, format):
 
 @pytest.mark.parametrize("format", ["prodigy", "jsonl"])
 def test_sentences_of_a_text_in_any_order(format):
-    document = TextDocument("One is. Two is. Three is.", [Irregular(((9, 10),), "X")], "d")
+    document = TextDocument("One is. Two is. Three is.", [contiguous(9, 10, "X")], "d")
     one, two, three = to_sentences(document)
     for sentences in ([three, one], [two, two], [one, three], [three, two, one]):
         back = again(sentences, format)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diffusionner import formats
-from diffusionner.corpus import Irregular, Sentence, Span
+from diffusionner.corpus import Discontinuous, Irregular, Sentence, Span
 from diffusionner.errors import DataError
 from diffusionner.formats import FORMATS, detect, read
 
@@ -66,7 +68,7 @@ def test_reads_nested_entities(make, name):
     sentence, *_ = read(make("file", SMALL[name]))
     assert sentence.words == WORDS
     assert sorted(sentence.entities) == NESTED
-    assert sentence.irregular == []
+    assert sentence.discontinuous == sentence.irregular == []
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -149,16 +151,22 @@ def corpora(draw: st.DrawFn, name: str) -> list[Sentence]:
         for kind in draw(st.lists(st.sampled_from(known), max_size=5)):
             cuts = draw(bounds)
             parts = list(zip(cuts[::2], cuts[1::2], strict=False))
-            if len(parts) == 1 or not able.irregular:
+            fragments = merged(parts)
+            if len(fragments) == 1 or not able.discontinuous:
                 span = Span(*parts[0], kind)
                 if able.crossing or not any(crosses(span, s) for s in sentence.entities):
                     sentence.entities.append(span)
             else:
-                _, offsets = sentence.characters()
-                characters = ((offsets[s][0], offsets[e - 1][1]) for s, e in parts)
-                sentence.irregular.append(Irregular(tuple(characters), kind))
+                sentence.discontinuous.append(Discontinuous(fragments, kind))
         corpus.append(sentence)
     return corpus
+
+
+def merged(parts: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Join the parts that touch."""
+    words = [i for start, end in parts for i in range(start, end)]
+    runs = [list(run) for _, run in groupby(words, lambda i: i - words.index(i))]
+    return tuple((run[0], run[-1] + 1) for run in runs)
 
 
 def crosses(one: Span, other: Span) -> bool:
@@ -179,7 +187,7 @@ def test_round_trip(name, tmp_path_factory):
         assert [s.words for s in found] == [s.words for s in corpus]
         assert [s.doc for s in found] == [s.doc for s in corpus]
         assert [set(s.entities) for s in found] == [set(s.entities) for s in corpus]
-        assert [set(s.irregular) for s in found] == [set(s.irregular) for s in corpus]
+        assert [set(s.discontinuous) for s in found] == [set(s.discontinuous) for s in corpus]
 
     check()
 
@@ -187,7 +195,7 @@ def test_round_trip(name, tmp_path_factory):
 OVERLAPS = Sentence(
     ["a", "b", "c", "d", "e"],
     [Span(0, 3, "X"), Span(0, 3, "Y"), Span(1, 2, "X"), Span(2, 5, "X"), Span(0, 5, "X")],
-    irregular=[Irregular(((0, 1), (4, 7)), "X"), Irregular(((2, 3), (6, 7)), "Y")],
+    discontinuous=[Discontinuous(((0, 1), (2, 4)), "X"), Discontinuous(((1, 2), (3, 4)), "Y")],
 )
 
 
@@ -199,13 +207,16 @@ def test_every_kind_of_overlap(tmp_path, name):
     (found,) = read(tmp_path / "corpus")
     lost = set() if able.crossing else {Span(2, 5, "X")}
     assert set(found.entities) == set(OVERLAPS.entities) - lost
-    assert found.irregular == (OVERLAPS.irregular if able.irregular else [])
+    assert found.discontinuous == (OVERLAPS.discontinuous if able.discontinuous else [])
 
 
 # Sentences that a format cannot represent.
 
+NO_GAPS = sorted(n for n, f in FORMATS.items() if f.write and not f.capabilities.discontinuous)
+
 CROSSING = [Span(0, 2, "A"), Span(1, 3, "B")]
 CUT = [Irregular(((1, 2),), "A")]
+GAPPED = [Discontinuous(((0, 1), (2, 3)), "A")]
 
 
 @pytest.mark.parametrize(
@@ -223,7 +234,7 @@ CUT = [Irregular(((1, 2),), "A")]
         ("conllu", Sentence(["a"], doc=" a")),
         ("conllu", Sentence(["abc"], irregular=CUT)),
         ("w2ner", Sentence(["abc"], irregular=CUT)),
-        ("reference", Sentence(["a", "b", "c"], irregular=[Irregular(((0, 1), (4, 5)), "A")])),
+        *((name, Sentence(list("abc"), discontinuous=GAPPED)) for name in NO_GAPS),
     ],
 )
 def test_what_cannot_be_represented_is_refused(tmp_path, name, sentence):
@@ -234,11 +245,12 @@ def test_what_cannot_be_represented_is_refused(tmp_path, name, sentence):
 
 
 def test_lossy_leaves_out_only_what_cuts_a_word(tmp_path):
-    irregular = [Irregular(((0, 1), (4, 5)), "A"), Irregular(((0, 1), (4, 7)), "B")]
-    sentence = Sentence(["a", "b", "ccc"], irregular=irregular)
+    irregular = [Irregular(((0, 1), (4, 5)), "A")]
+    sentence = Sentence(["a", "b", "ccc"], discontinuous=GAPPED, irregular=irregular)
     for name in ("w2ner", "conllu"):
         formats.write(tmp_path / name, [sentence], name, lossy=True)
-        assert read(tmp_path / name)[0].irregular == irregular[1:]
+        (found,) = read(tmp_path / name)
+        assert (found.discontinuous, found.irregular) == (GAPPED, [])
 
 
 # What is wrong with a file is said with its place, once.

@@ -8,7 +8,7 @@ import pytest
 from test_formats_research import NESTED, REFERENCE
 
 from diffusionner import formats
-from diffusionner.corpus import Irregular, Sentence, Span
+from diffusionner.corpus import Discontinuous, Sentence, Span
 from diffusionner.errors import DataError
 from diffusionner.formats import read
 
@@ -95,7 +95,7 @@ def test_reference_bad_types_file(make, tmp_path, content, message):
 
 def test_a_failed_write_leaves_the_types_file(make, tmp_path):
     types = make("types.json", '{"entities": {}}')
-    bad = Sentence(["a", "b"], irregular=[Irregular(((0, 1), (2, 3)), "X")])
+    bad = Sentence(["a", "b", "c"], discontinuous=[Discontinuous(((0, 1), (2, 3)), "X")])
     with pytest.raises(DataError):
         formats.write(tmp_path / "a.json", [bad], f"reference:types={types}")
     assert types.read_text() == '{"entities": {}}'
@@ -109,15 +109,14 @@ def test_w2ner_discontinuous(make):
     record["ner"] = [{"index": [0, 3], "type": "X"}, {"index": [0, 1], "type": "X"}]
     (sentence,) = read(make("a.json", json.dumps([record])))
     assert sentence.entities == [Span(0, 2, "X")]
-    assert sentence.irregular == [Irregular(((0, 4), (14, 18)), "X")]
+    assert sentence.discontinuous == [Discontinuous(((0, 1), (3, 4)), "X")]
 
 
 def test_w2ner_writes_lists_of_words(tmp_path):
     text = "He can't walk"
     offsets = [(0, 2), (3, 5), (5, 8), (9, 13)]
-    irregular = [Irregular(((3, 5), (9, 13)), "V")]
     sentence = Sentence(["He", "ca", "n't", "walk"], [Span(1, 3, "X")], "d", "", text, offsets)
-    sentence.irregular = irregular
+    sentence.discontinuous = [Discontinuous(((1, 2), (3, 4)), "V")]
     formats.write(tmp_path / "a.json", [sentence], "w2ner")
     assert json.loads((tmp_path / "a.json").read_text()) == [
         {

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from diffusionner import formats
-from diffusionner.corpus import Sentence, Span
+from diffusionner.corpus import Discontinuous, Sentence, Span
 from diffusionner.data.merging import merge, read_recipe
 from diffusionner.errors import DataError
 from diffusionner.evaluation import score_sentences
@@ -164,6 +164,21 @@ def test_merging_onto_what_is_read_is_refused(tmp_path, refused, name):
     before = (tmp_path / name).read_bytes()
     assert "is the same file as the input" in refused("data", "merge", path, tmp_path / name)
     assert (tmp_path / name).read_bytes() == before
+
+
+def test_discontinuous_entities_are_renamed_and_dropped(tmp_path):
+    words = "King Ada and Zoe Fox ran".split()
+    of = {"P": ((0, 1), (3, 5)), "X": ((0, 1), (2, 3))}
+    gapped = [Discontinuous(fragments, label) for label, fragments in of.items()]
+    gapped += [gapped[0], Discontinuous(((1, 2), (5, 6)), "P")]
+    formats.write(tmp_path / "a.jsonl", [Sentence(words, discontinuous=gapped)])
+    for names, expected in (("false", [gapped[0], gapped[3]]), ("true", [gapped[0]])):
+        path = tmp_path / "recipe.yaml"
+        path.write_text(f"sources: [{{file: a.jsonl, labels: {{P: person}}, names: {names}}}]")
+        dropped: dict[Path, set[str]] = {}
+        (found,) = merge(read_recipe(path), dropped)
+        assert found.discontinuous == [e._replace(label="person") for e in expected]
+        assert dropped == {tmp_path / "a.jsonl": {"X"}}
 
 
 def test_text_and_irregular_annotations_stay(tmp_path, cli):

@@ -81,9 +81,9 @@ def predictor(encoder_folder: Path) -> Iterator[Scripted]:
 
     def entities(self: Document, found: Any, labels: Any) -> list[dict[str, Any]]:
         if self.text == DINNER:
-            return [e._asdict() for e in SERVED if e.label in labels]
+            return [e.to_dict() for e in SERVED if e.label in labels]
         if self.text in predictor.scripts and len(self.chosen) == len(self.sentences):
-            return [e._asdict() for e in predictor.scripts[self.text]]
+            return [e.to_dict() for e in predictor.scripts[self.text]]
         return found_by_model(self, found, labels)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -220,6 +220,34 @@ def test_nested_entities_in_lanes(visit, nested, predictor):
     assert sorted(visit.bars()) == sorted(expected)
 
 
+def test_discontinuous_entities(visit, predictor):
+    """After a character of two UTF-16 units, a bar under each fragment and a line between."""
+    text = "𝔘 Muscle pain and stiffness."
+    entities = [
+        Entity(2, 27, "PER", 0.8, "Muscle … stiffness", gaps=((8, 18),)),
+        Entity(2, 13, "GPE", 0.9, "Muscle pain"),
+    ]
+    predictor.scripts[text] = entities
+    visit.find(text)
+    assert sorted(visit.labels()) == ["GPE 0.90", "PER 0.80"]
+    drawn = visit.page.evaluate(
+        """() => [...document.querySelectorAll("#drawn > span")].map((piece) => [
+          piece.firstChild.textContent,
+          (piece.children[2]?.className ?? "").replace(/^c\\d ?/, "")])"""
+    )
+    assert drawn == [
+        ["𝔘 ", ""], ["Muscle", "s e"], [" ", "g"], ["pain", "g"], [" ", "g"], ["and ", "g"],
+        ["stiffness", "s e"], [".", ""],
+    ]  # fmt: skip
+    visit.page.get_by_text("As a list").click()
+    rows = visit.page.locator("#rows tr").all_inner_texts()
+    assert rows[0] == "PER\tMuscle … stiffness\t0.80"
+    visit.page.get_by_role("button", name="Copy JSON").click()
+    visit.page.wait_for_selector("#status:has-text('copied')")
+    copied = json.loads(visit.page.evaluate("navigator.clipboard.readText()"))
+    assert copied["entities"] == [entity.to_dict() for entity in entities]
+
+
 def test_filters(visit, nested):
     visit.find(nested)
     assert len(visit.labels()) == 6
@@ -239,7 +267,7 @@ def test_copies_and_links(visit, nested, predictor, browser, client):
     visit.page.wait_for_selector("#status:has-text('copied')")
     copied = json.loads(visit.page.evaluate("navigator.clipboard.readText()"))
     assert copied["text"] == nested
-    expected = [e._asdict() for e in predictor.scripts[nested] if e.label != "PER"]
+    expected = [e.to_dict() for e in predictor.scripts[nested] if e.label != "PER"]
     assert copied["entities"] == expected
     visit.page.get_by_label("Minimum score").fill("0.6")
     visit.page.get_by_role("button", name="Copy link").click()

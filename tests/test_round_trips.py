@@ -21,11 +21,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from diffusionner import formats
-from diffusionner.corpus import Irregular, Sentence, Span
+from diffusionner.corpus import Sentence, Span
 from diffusionner.errors import DataError
 from diffusionner.formats import FORMATS, Format
 from diffusionner.formats.compatibility import make_compatible
-from diffusionner.formats.documents import TextDocument, character_annotations, to_sentences
+from diffusionner.formats.documents import (
+    Annotation,
+    TextDocument,
+    character_annotations,
+    to_sentences,
+)
 
 WRITABLE = [name for name, format in FORMATS.items() if format.write is not None]
 SPLITTING = {"brat", "doccano", "labelstudio"}
@@ -100,7 +105,7 @@ def lines(kind: Kind) -> st.SearchStrategy[list[list[str]]]:
 
 
 @st.composite
-def annotations(draw: st.DrawFn, offsets: Sequence[tuple[int, int]], text: str) -> list[Irregular]:
+def annotations(draw: st.DrawFn, offsets: Sequence[tuple[int, int]], text: str) -> list[Annotation]:
     """Runs of words, of every kind of overlap; runs in parts; and runs cut through a word."""
     last = len(offsets) - 1
     at = st.integers(0, last)
@@ -119,7 +124,7 @@ def annotations(draw: st.DrawFn, offsets: Sequence[tuple[int, int]], text: str) 
             start, stop = characters[-1]
             if stop - start > 1:
                 characters[-1] = draw(st.integers(start, stop - 1)), stop
-        found.append(Irregular(tuple(characters), draw(st.sampled_from(LABELS))))
+        found.append(Annotation(tuple(characters), draw(st.sampled_from(LABELS))))
     return found
 
 
@@ -198,9 +203,10 @@ def position(sentence: Sentence, parts: tuple[tuple[int, int], ...]) -> tuple[tu
     return tuple(found)
 
 
-def essence(sentence: Sentence) -> tuple[list[str], list[object], list[object]]:
+def essence(sentence: Sentence) -> tuple[list[str], list[object], ...]:
     irregular = {(position(sentence, parts), label) for parts, label in sentence.irregular}
-    return sentence.words, sorted(set(sentence.entities)), sorted(irregular)
+    sets = (set(sentence.entities), set(sentence.discontinuous), irregular)
+    return sentence.words, *map(sorted, sets)
 
 
 def assert_same(found: list[Sentence], expected: list[Sentence], names: Sequence[str]) -> None:

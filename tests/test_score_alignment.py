@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diffusionner import formats
-from diffusionner.corpus import Irregular, Sentence, Span
+from diffusionner.corpus import Sentence, Span
 from diffusionner.errors import DataError
 from diffusionner.evaluation.alignment import align
 from diffusionner.evaluation.counts import Counts
 from diffusionner.evaluation.scorer import score_pairs
-from diffusionner.formats.documents import TextDocument, TextOptions, to_sentences
+from diffusionner.formats.documents import Annotation, TextDocument, TextOptions, to_sentences
 
 NAMES = ("gold.x", "pred.x")
 
@@ -30,7 +30,7 @@ def counts(gold: list[Sentence], predicted: list[Sentence]) -> tuple[Counts, boo
 
 
 def document(text: str, *entities: tuple[int, int, str], words: str = "rules") -> list[Sentence]:
-    annotations = [Irregular(((start, end),), label) for start, end, label in entities]
+    annotations = [Annotation(((start, end),), label) for start, end, label in entities]
     return to_sentences(TextDocument(text, annotations, where="t:1"), TextOptions(words))
 
 
@@ -67,6 +67,24 @@ def test_other_words_in_the_same_text():
     # By characters, one too many is wrong.
     assert counts(gold, document(text, (0, 4, "PER"), words="spaces"))[0] == Counts(0, 1, 4)
     assert counts(gold, document(text, (0, 13, "PER"), words="spaces"))[0] == Counts(0, 1, 4)
+
+
+def test_discontinuous_entities_in_other_words():
+    text = "Muscle-pain and stiffness hurt."
+
+    def annotated(words: str, *parts: tuple[tuple[int, int], ...]) -> list[Sentence]:
+        annotations = [Annotation(each, "S") for each in parts]
+        return to_sentences(TextDocument(text, annotations, where="t:1"), TextOptions(words))
+
+    whole, cut = ((0, 11), (16, 25)), ((0, 6), (16, 25))
+    gold = annotated("rules", whole, cut)
+    pairs, by_characters = align(gold, annotated("spaces", whole, cut, ((0, 11), (26, 30))), NAMES)
+    report = score_pairs(pairs)
+    assert by_characters
+    assert report.discontinuous == report.micro == Counts(2, 3, 2)
+    assert report.irregular == Counts(1, 1, 1)
+    words = [["Muscle-pain", "and", "stiffness", "hurt", "."]]
+    assert [sentence.words for sentence in gold] == words
 
 
 def test_predictions_over_the_end_of_a_gold_sentence():

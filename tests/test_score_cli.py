@@ -207,6 +207,33 @@ def test_numbers_out_of_range(files, options):
     assert options[0] in result.output
 
 
+def test_scores_of_discontinuous_entities(cli, tmp_path):
+    """Predictions as `annotate` writes them."""
+    words = "Muscle pain and stiffness".split()
+    pain = {"start": 0, "end": 2, "label": "S"}
+    stiffness = {"start": 0, "end": 4, "label": "S", "fragments": [[0, 1], [3, 4]]}
+    cut = {"start": 0, "end": 4, "label": "S", "fragments": [[0, 2], [3, 4]]}
+    for name, entities in {"gold": [pain, stiffness], "a": [pain, cut], "b": [stiffness]}.items():
+        line = json.dumps({"tokens": words, "entities": entities})
+        (tmp_path / f"{name}.jsonl").write_text(line + "\n")
+    files = [tmp_path / f"{name}.jsonl" for name in ("gold", "a")]
+    options = ("--other", tmp_path / "b.jsonl", "--json", tmp_path / "s.json")
+    page = tmp_path / "s.html"
+    result = cli("score", *files, *options, "--html", page, "--resamples", 20)
+    assert result.status == 0, result.err
+    scores = json.loads((tmp_path / "s.json").read_text())
+    assert (scores["micro"]["correct"], scores["words"]["correct"]) == (1, 3)
+    assert scores["discontinuous"]["f1"] == 0 and "irregular" not in scores
+    assert scores["other"]["discontinuous"]["f1"] == 1
+    assert scores["other"]["differences"]["discontinuous"]["f1"] == -1
+    assert scores["intervals"]["discontinuous"]["f1"] == [0, 0]
+    summary = result.out.split("\n\n")[0]
+    assert re.search(r"^words +100.00 +100.00 +100.00 .* 3$", summary, re.MULTILINE)
+    assert re.search(r"^discontinuous +0.00 +0.00 +0.00 .* 1$", summary, re.MULTILINE)
+    assert "misaligned" not in summary
+    assert "Muscle … stiffness" in page.read_text(encoding="utf-8")
+
+
 def test_evaluate_is_the_same_code(run, folder, tmp_path):
     """With an annotation that the model cannot find: it counts as gold all the same."""
     sentences = [s for s in formats.read(EXCERPT) if len(s.words) < 20][:12]

@@ -145,7 +145,7 @@ def test_irregular_annotations_are_drawn_and_listed():
     parts, cut = Irregular(((0, 4), (15, 27)), "D"), Irregular(((16, 19),), "X")
     html = render(evaluate([Sentence(words, irregular=[parts, cut])], [Sentence(words)]), 1)
     assert [over for over, _, _ in lanes(html)] == [
-        ["− D", ""], ["m gap", ""], ["m gap", ""], ["m cut", "− X"], ["m E cut", ""],
+        ["− D", ""], ["m gap", ""], ["m gap", ""], ["m S", "− X"], ["m E", ""],
     ]  # fmt: skip
     listed = Page(html).texts["li"]
     assert "− missed D left … lung cancers" in listed

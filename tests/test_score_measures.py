@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from seqeval.metrics import classification_report
 from seqeval.scheme import IOB2
 
-from diffusionner.corpus import Irregular, Sentence, Span
+from diffusionner.corpus import Discontinuous, Entity, Irregular, Sentence, Span
 from diffusionner.evaluation.counts import METRICS, Counts, SliceCounts
 from diffusionner.evaluation.matching import Outcome, match_mentions
 from diffusionner.evaluation.mentions import Mention, sentence_mentions
@@ -295,10 +295,12 @@ def test_irregular_annotations_count(predicted, correct):
     gold = sentence(TEXT, IN_PARTS, CUT, entities=(outer,))
     other = sentence(TEXT, *predicted, entities=(outer,))
     report = score_pairs([Pair(sentence_mentions(gold), sentence_mentions(other), gold)])
-    irregular = sum(len(p.parts) > 1 or p.parts[0] not in ((0, 4), (15, 27)) for p in predicted)
-    assert report.irregular == Counts(correct, irregular, 2)
+    cut = [p for p in predicted if any(end not in (4, 27) for _, end in p.parts)]
+    parts = [p for p in predicted if len(p.parts) > 1]
+    assert report.irregular == Counts(CUT in predicted, len(cut), 1)
+    assert report.discontinuous == Counts(IN_PARTS in predicted, len(parts), 1)
     assert report.micro == Counts(correct + 1, len(predicted) + 1, 3)
-    assert report.to_dict()["irregular"]["gold"] == 2
+    assert report.to_dict()["irregular"]["gold"] == 1
 
 
 def test_irregular_annotations_nest_and_overlap():
@@ -321,4 +323,100 @@ def test_irregular_annotations_are_the_same_in_any_text():
     beyond = [Irregular(((1, 6),), "A"), Irregular(((2, 7),), "A"), Irregular(((2, 8),), "A")]
     placed.irregular = [*beyond, Irregular(((2, 6),), "A")]
     assert len(sentence_mentions(placed)) == 3  # with white space before, after, and without
-    assert sum(mention.regular for mention in sentence_mentions(placed)) == 1
+    assert sum(mention.aligned for mention in sentence_mentions(placed)) == 1
+
+
+# --- Discontinuous entities ---------------------------------------------------------------------
+
+PAIN = Discontinuous(((0, 1), (3, 4)), "ADR")
+SYMPTOMS = "Muscle pain and stiffness".split()
+
+
+def test_discontinuous_entities_are_right_if_all_fragments_are():
+    gold = [Sentence(SYMPTOMS, [Span(0, 2, "ADR")], discontinuous=[PAIN])] * 4
+    found = [
+        [Span(0, 2, "ADR"), Entity(0, 4, "ADR", 0.9, gaps=((1, 3),))],
+        [Span(0, 2, "ADR"), Entity(0, 4, "ADR", 0.9, gaps=((1, 2),))],
+        [Span(0, 4, "ADR")],
+        [Discontinuous(PAIN.fragments, "X")],
+    ]
+    report = score_sentences(gold, found)
+    assert report.micro == Counts(3, 6, 8)
+    assert report.discontinuous == Counts(1, 3, 4)
+    assert report.boundaries == Counts(4, 6, 8)
+    assert report.irregular == Counts(0, 0, 0)
+    # Of the words 0, 1 and 3 are found: all, all and "and", likewise, none of the type.
+    assert report.words == Counts(9, 13, 12)
+    assert report == score_pairs(
+        [
+            Pair(sentence_mentions(one), sentence_mentions(to_sentence(other)), one)
+            for one, other in zip(gold, found, strict=True)
+        ]
+    )
+    shown = str(report)
+    assert "discontinuous" in shown
+    assert "misaligned" not in shown
+    assert report.to_dict()["discontinuous"]["correct"] == 1
+    assert "irregular" not in report.to_dict()
+
+
+def to_sentence(entities: list[Span | Discontinuous | Entity]) -> Sentence:
+    result = Sentence(SYMPTOMS)
+    for one in entities:
+        if len(one.fragments) > 1:
+            result.discontinuous.append(Discontinuous(one.fragments, one.label))
+        else:
+            result.entities.append(Span(one.start, one.end, one.label))
+    return result
+
+
+def test_contiguous_entities_have_no_row_for_discontinuous_ones():
+    report = score([[Span(0, 2, "A")]], [[Span(0, 1, "A"), Span(1, 2, "B")]])
+    assert report.words == Counts(1, 2, 2)
+    assert report.to_dict()["words"]["f1"] == 0.5
+    assert not {"discontinuous", "irregular"} & report.to_dict().keys()
+    assert not any(name in str(report) for name in ("words", "discontinuous", "misaligned"))
+
+
+def test_two_predictions_are_compared_on_discontinuous_entities():
+    gold = [[PAIN]] * 20
+    ours, theirs = score(gold, gold), score(gold, [[]] * 20)
+    compared = ours.compare_with(theirs, "nothing", resamples=50)
+    assert compared.other is not None
+    assert compared.other.differences["discontinuous"].f1 == 1
+    assert compared.other.differences["words"].f1 == 1
+
+
+@st.composite
+def fragmented(draw: st.DrawFn) -> Discontinuous | Span:
+    edges = sorted(draw(st.sets(st.integers(0, 8), min_size=2, max_size=6)))
+    edges = edges[: len(edges) // 2 * 2]
+    fragments = tuple(zip(edges[::2], edges[1::2], strict=True))
+    label = draw(st.sampled_from(LABELS))
+    return Discontinuous(fragments, label) if fragments[1:] else Span(*fragments[0], label)
+
+
+some_fragmented = st.lists(fragmented(), max_size=4, unique=True)
+
+
+@QUICK
+@given(st.lists(st.tuples(some_fragmented, some_fragmented, some_fragmented), max_size=4))
+def test_any_fragments(drawn):
+    """The strict measure and that of words against literal definitions."""
+    gold, predicted = ([[*each[side], *each[2]] for each in drawn] for side in (0, 1))
+    both = list(zip(gold, predicted, strict=True))
+
+    def words(entities):
+        return {(w, e.label) for e in entities for f in e.fragments for w in range(*f)}
+
+    strict = sum(len({*g} & {*p}) for g, p in both)
+    found = sum(len(words(g) & words(p)) for g, p in both)
+    sentences = [Sentence(["ab"] * 9) for _ in gold]
+    for sentence, entities in zip(sentences, gold, strict=True):
+        sentence.entities = [e for e in entities if isinstance(e, Span)]
+        sentence.discontinuous = [e for e in entities if isinstance(e, Discontinuous)]
+    for report in (score(gold, predicted), score_sentences(sentences, predicted)):
+        assert report.micro.correct == strict
+        assert report.words == Counts(
+            found, sum(len(words(p)) for p in predicted), sum(len(words(g)) for g in gold)
+        )

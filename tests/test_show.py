@@ -32,6 +32,26 @@ def test_nested_entities_are_drawn_in_lanes():
     ]
 
 
+def test_discontinuous_entities_have_a_line_over_their_gaps():
+    text = "Muscle pain and stiffness, a b"
+    entities = [
+        Entity(0, 25, "PER", 0.8, "Muscle … stiffness", gaps=((6, 16),)),
+        Entity(7, 11, "GPE", 0.5, "pain"),
+        Entity(27, 30, "GPE", 0.7, "a … b", gaps=((28, 29),)),
+    ]
+    assert draw(text, entities) == [
+        text,
+        "       └──┘ GPE 0.50       ╵┄╵ GPE 0.70",
+        "└────┘┄┄┄┄┄┄┄┄┄┄└───────┘ PER 0.80",
+    ]
+    assert draw(text, entities[:1], width=27) == [
+        "Muscle pain and ",
+        "└────┘┄┄┄┄┄┄┄┄┄┄ PER 0.80",
+        "stiffness, a b",
+        "└───────┘ PER 0.80",
+    ]
+
+
 def test_disjoint_entities_share_a_lane():
     text = "Ada Lovelace and also Charles"
     lines = draw(text, [Entity(0, 3, "PER", 1.0, "Ada"), Entity(22, 29, "PER", 0.5, "Charles")])

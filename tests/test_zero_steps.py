@@ -178,6 +178,9 @@ def test_scores_agree_between_torch_and_onnx():
     found = onnx_engine.read_initializer(types.numpy(), chosen.numpy(), slots.numpy())
     for name, tensor in vars(expected).items():
         array = vars(found)[name]
+        if name == "gapped":
+            assert tensor is None and array is None
+            continue
         assert array.shape == tuple(tensor.shape) and np.allclose(array, tensor.numpy()), name
     assert not found.is_entity[1, 0, 2], "an empty slot"
 

@@ -21,7 +21,7 @@ import typer
 
 from benchmarks.attack.model_damages import OF_ONNX, OF_TORCH, Folder
 from diffusionner import DiffusionNER
-from diffusionner.corpus import Sentence
+from diffusionner.corpus import Sentence, Span
 from diffusionner.errors import CheckpointError, SettingsError
 from diffusionner.storage import registry
 
@@ -100,7 +100,7 @@ def _export(source: Path, target: Path) -> Path:
     ner = DiffusionNER.from_pretrained(source, "cpu")
     sentences = [Sentence(text.rstrip(".").split()) for text in TEXTS * 8]
     for sentence, found in zip(sentences, ner.predict_sentences(sentences), strict=True):
-        sentence.entities = found
+        sentence.entities = [span for span in found if isinstance(span, Span)]
     export(ner, target, sentences, "int8")
     return target
 

@@ -18,9 +18,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from diffusionner.corpus import Irregular, Sentence
+from diffusionner.corpus import Sentence
 from diffusionner.errors import DataError
 from diffusionner.formats.documents import (
+    Annotation,
     TextDocument,
     TextOptions,
     check_pair,
@@ -155,8 +156,8 @@ def _strip_tags(raw: str) -> tuple[str, list[_Block]]:
     return "".join(parts), blocks
 
 
-def _mentions(source: Source, path: Path, text: str) -> list[Irregular]:
-    found: list[Irregular] = []
+def _mentions(source: Source, path: Path, text: str) -> list[Annotation]:
+    found: list[Annotation] = []
     document = None
     for document in read_elements(read_chunks(path), path, "document"):
         for entity in document.iter("entity"):
@@ -172,7 +173,7 @@ def _mentions(source: Source, path: Path, text: str) -> list[Irregular]:
     return found
 
 
-def _mention(mention: Element, label: str, text: str, where: str) -> Irregular:
+def _mention(mention: Element, label: str, text: str, where: str) -> Annotation:
     name = f"mention {mention.get('ID', '')}"
     if not label:
         raise DataError(f"{where}: the entity of {name} has no TYPE; add it")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from diffusionner.corpus import Sentence
-from diffusionner.formats.documents import Offsets, add_word_runs, entities_as_word_runs
+from diffusionner.formats.documents import Offsets, add_fragments
 from diffusionner.formats.format import Capabilities, Format, NoOptions
 from diffusionner.formats.json_files import write_array
 from diffusionner.formats.json_records import Record, convert_records, with_document
@@ -34,22 +34,15 @@ def read(source: Source, options: NoOptions) -> Iterator[Sentence]:
 
 
 def _convert(record: Record) -> Iterator[Sentence]:
-    words = record.words("sentence")
-    sentence = Sentence(words, doc=record.document(), where=record.where)
+    sentence = Sentence(record.words("sentence"), doc=record.document(), where=record.where)
     for entity in record.objects("ner"):
         label = entity.label("type")
-        runs = _runs(entity, label)
-        if len(runs) > 1 and (runs[0][0] < 0 or runs[-1][1] > len(words)):
-            raise record.error(
-                f"entity {label} {runs} lies outside its sentence of {len(words)} words; 'index' "
-                "counts words from 0"
-            )
-        add_word_runs(sentence, runs, label)
+        add_fragments(sentence, _fragments(entity, label), label)
     yield sentence
 
 
-def _runs(entity: Record, label: str) -> Offsets:
-    """Group word numbers into runs, `end` exclusive."""
+def _fragments(entity: Record, label: str) -> Offsets:
+    """Group word numbers into fragments, `end` exclusive."""
     index = entity.get("index", list)
     numbers = [entity.check_integer(number, "a word in 'index'") for number in index]
     if not numbers:
@@ -70,8 +63,8 @@ def write(sentences: Iterable[Sentence], path: Path, options: NoOptions) -> None
 
 def _to_record(sentence: Sentence) -> dict[str, Any]:
     entities = [
-        {"index": [i for start, end in runs for i in range(start, end)], "type": label}
-        for runs, label in entities_as_word_runs(sentence)
+        {"index": [i for start, end in e.fragments for i in range(start, end)], "type": e.label}
+        for e in sentence.all_entities
     ]
     return with_document({"sentence": sentence.words, "ner": entities}, sentence.doc)
 
@@ -82,5 +75,5 @@ FORMAT = Format(
     recognises=recognises,
     read=read,
     write=write,
-    capabilities=Capabilities(irregular="discontinuous"),
+    capabilities=Capabilities(discontinuous=True),
 )

@@ -97,8 +97,9 @@ def single_step(
     summed: the sum of three probabilities, or three times one, as in the main method.
     """
     spans = torch.stack([left, right], -1)
-    columns = (left, right, type_id, summed, summed / 3, is_entity, torch.ones_like(is_entity))
-    return Candidates(*(column[:, None] for column in (*columns, spans)))
+    slots = torch.ones_like(is_entity)
+    found = Candidates(left, right, type_id, summed, summed / 3, is_entity, slots, spans)
+    return found.map(lambda column: column[:, None])
 
 
 def concatenate(parts: Sequence[Candidates[Tensor]]) -> Candidates[Tensor]:

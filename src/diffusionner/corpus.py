@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, pairwise, starmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +12,10 @@ from diffusionner.errors import DataError
 from diffusionner.files import write_bytes
 
 MAX_LISTED = 200  # labels in a message
+ELLIPSIS = " … "  # between the fragments of an entity's text
+MAX_FRAGMENTS = 4  # of an entity that a model can predict
+
+Offsets = tuple[tuple[int, int], ...]  # (start, end) pairs in order; `end` is exclusive
 
 
 class Entity(NamedTuple):
@@ -20,7 +24,8 @@ class Entity(NamedTuple):
     `end` is exclusive. `score` is the probability that the entity is correct, calibrated on dev
     data. Without calibration it is the mean of the probabilities of the left boundary, the right
     boundary and the type (the paper's sum divided by three). `votes` is the number of denoised
-    spans that ended at its boundaries.
+    spans that ended at its boundaries. `gaps` are the parts between `start` and `end` that do not
+    belong to a discontinuous entity; its `text` joins the fragments by " … ".
     """
 
     start: int
@@ -29,10 +34,17 @@ class Entity(NamedTuple):
     score: float = 1.0
     text: str = ""
     votes: int = 1
+    gaps: Offsets = ()
 
-    def to_dict(self) -> dict[str, int | float | str]:
-        """Return the fields that commands and the service write: all but `votes`."""
-        return {name: getattr(self, name) for name in ("start", "end", "label", "score", "text")}
+    @property
+    def fragments(self) -> Offsets:
+        """The (start, end) of each fragment; a contiguous entity is its only fragment."""
+        return split_at_gaps(self.start, self.end, self.gaps)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields that commands and the service write; `fragments` if there are gaps."""
+        fields = {name: getattr(self, name) for name in ("start", "end", "label", "score", "text")}
+        return fields | {"fragments": list(map(list, self.fragments))} if self.gaps else fields
 
 
 class Coverage(NamedTuple):
@@ -90,10 +102,16 @@ class Entities(list[Entity]):
         if isinstance(self.text, str):
             return self.text, list(self)
         text, offsets = join_words(self.text)
-        return text, [
-            entity._replace(start=offsets[entity.start][0], end=offsets[entity.end - 1][1])
-            for entity in self
-        ]
+
+        def characters(start: int, end: int) -> tuple[int, int]:
+            return offsets[start][0], offsets[end - 1][1]
+
+        moved = []
+        for entity in self:
+            start, end = characters(entity.start, entity.end)
+            gaps = gaps_between(tuple(starmap(characters, entity.fragments)))
+            moved.append(entity._replace(start=start, end=end, gaps=gaps))
+        return text, moved
 
     def to_html(self, path: str | Path | None = None) -> str:
         """Return an HTML fragment that draws the entities; with a path, also write a page there."""
@@ -123,15 +141,41 @@ class Span(NamedTuple):
     end: int
     label: str
 
+    @property
+    def fragments(self) -> Offsets:
+        """The span as the only fragment of an entity."""
+        return ((self.start, self.end),)
+
+
+class Discontinuous(NamedTuple):
+    """An entity of several fragments, which are spans of words in order that do not touch."""
+
+    fragments: Offsets
+    label: str
+
+    @property
+    def start(self) -> int:
+        return self.fragments[0][0]
+
+    @property
+    def end(self) -> int:
+        return self.fragments[-1][1]
+
+    @property
+    def gaps(self) -> Offsets:
+        """The words between the fragments."""
+        return gaps_between(self.fragments)
+
 
 class Irregular(NamedTuple):
-    """A discontinuous annotation, or one that does not align with token boundaries.
+    """An annotation that does not align with token boundaries.
 
-    `parts` are character offsets in the sentence's text, `end` exclusive, in order. Such
-    annotations are kept and reported, but the model predicts contiguous words and ignores them.
+    `parts` are character offsets in the sentence's text, in order; there are several if the
+    annotation is also discontinuous. Such annotations are kept and reported, but models predict
+    whole words and ignore them.
     """
 
-    parts: tuple[tuple[int, int], ...]
+    parts: Offsets
     label: str
 
 
@@ -150,8 +194,14 @@ class Sentence:
     where: str = ""  # "file:line", for error messages
     text: str | None = None
     offsets: list[tuple[int, int]] | None = None
+    discontinuous: list[Discontinuous] = field(default_factory=list)
     irregular: list[Irregular] = field(default_factory=list)
     types: tuple[str, ...] | None = None  # None: all
+
+    @property
+    def all_entities(self) -> list[Span | Discontinuous]:
+        """Contiguous and then discontinuous entities."""
+        return [*self.entities, *self.discontinuous]
 
     def check(self) -> None:
         """Raise DataError if the sentence is empty or an entity lies outside it."""
@@ -164,12 +214,43 @@ class Sentence:
                     f"{place}: entity {label} [{start}, {end}) lies outside its sentence of "
                     f"{len(self.words)} words; offsets count words from 0, end exclusive"
                 )
+        for entity in self.discontinuous:
+            check_fragments(entity, len(self.words), place)
 
     def characters(self) -> tuple[str, list[tuple[int, int]]]:
         """Return the text and the offsets of each word; without a text, join words by spaces."""
         if self.text is not None and self.offsets is not None:
             return self.text, self.offsets
         return join_words(self.words)
+
+
+def split_at_gaps(start: int, end: int, gaps: Offsets) -> Offsets:
+    """Return the fragments of a span: what lies between its gaps."""
+    starts, ends = [start, *(gap[1] for gap in gaps)], [*(gap[0] for gap in gaps), end]
+    return tuple(zip(starts, ends, strict=True))
+
+
+def gaps_between(fragments: Offsets) -> Offsets:
+    """Return what lies between fragments."""
+    return tuple((one[1], other[0]) for one, other in pairwise(fragments))
+
+
+def check_fragments(entity: Discontinuous, words: int, place: str) -> None:
+    """Raise DataError unless the fragments lie in the sentence, in order, with gaps between."""
+    fragments, label = entity
+    shown = ", ".join(f"[{start}, {end})" for start, end in fragments)
+    if len(fragments) < 2 or any(start >= end for start, end in fragments):
+        problem = "has an empty fragment, or fewer than two"
+    elif not 0 <= entity.start < entity.end <= words:
+        problem = f"lies outside its sentence of {words} words"
+    elif any(start >= end for start, end in entity.gaps):
+        problem = "has fragments that overlap, touch or are not in order"
+    else:
+        return
+    raise DataError(
+        f"{place}: entity {label} of the fragments {shown or 'none'} {problem}; give two or more "
+        "from left to right; offsets count words from 0, end exclusive"
+    )
 
 
 def join_words(words: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
@@ -186,17 +267,17 @@ def is_annotated(sentence: Sentence, label: str) -> bool:
 
 def collect_labels(sentences: Iterable[Sentence]) -> list[str]:
     """Return every label in use, sorted, so that the order does not depend on the file."""
-    return sorted({span.label for sentence in sentences for span in sentence.entities})
+    return sorted({entity.label for s in sentences for entity in s.all_entities})
 
 
 def check_labels(sentences: Sequence[Sentence], labels: Sequence[str]) -> None:
     """Raise DataError for the first entity whose label is unknown."""
     known = set(labels)
     for sentence in sentences:
-        for span in sentence.entities:
-            if span.label not in known:
+        for label in (entity.label for entity in sentence.all_entities):
+            if label not in known:
                 raise DataError(
-                    f"{sentence.where or 'sentence'}: unknown label '{span.label}'; "
+                    f"{sentence.where or 'sentence'}: unknown label '{label}'; "
                     f"the model knows: {', '.join(labels[:MAX_LISTED])}"
                     + (f" and {len(labels) - MAX_LISTED:,} more" * (len(labels) > MAX_LISTED))
                 )

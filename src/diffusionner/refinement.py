@@ -118,9 +118,10 @@ class GivenSpans:
         """Return the entities with what became of each span; only: leave out all other entities.
 
         Of the entities that a span may have become, it is the one that covers it best: one at the
-        same boundaries, wherever it came from, or one that denoising moved it to.
+        same boundaries, wherever it came from, or one that denoising moved it to. It is never a
+        discontinuous one.
         """
-        at = {(entity.start, entity.end): entity for entity in entities}
+        at = {(entity.start, entity.end): entity for entity in entities if not entity.gaps}
         found: list[list[Entity]] = [[] for _ in self.spans]
         for sentence, placed in zip(self.sentences, self.placed, strict=True):
             for span in placed:
@@ -168,6 +169,11 @@ def _overlap(given: GivenSpan, entity: Entity) -> float:
 
 def _read(span: SpanLike, where: str) -> GivenSpan:
     """Read a span in any of the accepted forms."""
+    if span.get("fragments") if isinstance(span, Mapping) else getattr(span, "gaps", ()):
+        raise DataError(
+            f"{where}: it is discontinuous, and only contiguous spans can be refined; leave it "
+            "out, or give its fragments as spans of their own"
+        )
     if isinstance(span, Entity):
         span = span[:4]
     elif isinstance(span, Mapping):

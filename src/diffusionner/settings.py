@@ -121,6 +121,9 @@ class DecoderSettings:
     beliefs: bool = setting(
         False, "Denoise types of candidates over the document, instead of their boundaries."
     )
+    discontinuous: bool | None = setting(
+        None, "Find discontinuous entities; null: if the training data has some."
+    )
 
     @property
     def joins_labels(self) -> bool:
@@ -322,6 +325,8 @@ class Settings:
             del values["encoder"]["cased"]
         if not self.decoder.beliefs:
             del values["decoder"]["beliefs"]
+        if self.decoder.discontinuous is None:
+            del values["decoder"]["discontinuous"]
         if not self.decoder.joins_labels:
             del values["decoder"]["types"], values["decoder"]["type_vectors"]
         return values
@@ -363,6 +368,11 @@ class Settings:
             raise SettingsError(
                 f"{origin}: decoder.beliefs needs decoder.initializer=types, not "
                 f"{self.decoder.initializer}; change one of them"
+            )
+        if self.decoder.discontinuous and not self.denoises:
+            raise SettingsError(
+                f"{origin}: method={self.method} cannot find discontinuous entities; use "
+                "decoder.discontinuous=false"
             )
         if self.decoder.joins_labels and not self.denoises:
             raise SettingsError(

@@ -177,7 +177,8 @@ def annotate(
                 if not is_complete(target, journal.last):
                     raise _exists(target)
                 os.replace(target, partial)
-            writer = open_writer(target, partial, journal.last, part_rows)
+            discontinuous = bool(model.settings.decoder.discontinuous)
+            writer = open_writer(target, partial, journal.last, part_rows, discontinuous)
             sync_folder(target.parent)
             with closing(writer):
                 _write(engine(records, context), writer, counter, journal, progress)

@@ -91,13 +91,17 @@ class JsonLinesWriter(Writer):
 class ParquetWriter(Writer):
     """Writes a folder of Parquet files with one schema; its size is counted in files."""
 
-    def __init__(self, folder: Path, position: Position, rows: int = PART_ROWS) -> None:
+    def __init__(
+        self, folder: Path, position: Position, rows: int = PART_ROWS, discontinuous: bool = False
+    ) -> None:
+        """discontinuous: entities may have fragments."""
         self.pyarrow = arrow_tables.import_pyarrow("parquet")
         parts = _parts(folder, position.written)
         self._state = _check_output(folder, parts, position)
         self.folder = folder
         self.written = position.written
         self.rows = rows
+        self.discontinuous = discontinuous
         folder.mkdir(exist_ok=True)
         for leftover in {*folder.iterdir()} - {*parts}:
             leftover.unlink()  # not in the journal
@@ -138,7 +142,10 @@ class ParquetWriter(Writer):
         columns = [field for field in given if field.name != ENTITIES]
         offset, string = pa.int32(), pa.string()
         types = {"start": offset, "end": offset, "label": string}
-        entity = pa.struct({**types, "score": pa.float64(), "text": string}.items())
+        types |= {"score": pa.float64(), "text": string}
+        if self.discontinuous:
+            types["fragments"] = pa.list_(pa.list_(offset))  # null for contiguous entities
+        entity = pa.struct(types.items())
         # Without the metadata of the input, which describe its columns to pandas and others.
         return pa.schema([*columns, (ENTITIES, pa.list_(entity))])
 
@@ -186,10 +193,12 @@ def check_suffix(target: Path) -> None:
         )
 
 
-def open_writer(target: Path, partial: Path, position: Position, part_rows: int) -> Writer:
+def open_writer(
+    target: Path, partial: Path, position: Position, part_rows: int, discontinuous: bool
+) -> Writer:
     """Return a writer that continues the partial output; raise DataError if it has changed."""
     if target.suffix == _PARQUET_SUFFIX:
-        return ParquetWriter(partial, position, part_rows)
+        return ParquetWriter(partial, position, part_rows, discontinuous)
     return JsonLinesWriter(partial, position)
 
 

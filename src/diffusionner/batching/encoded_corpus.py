@@ -20,7 +20,7 @@ from diffusionner.batching.subwords import (
     SubwordTokenizer,
 )
 from diffusionner.batching.windows import WindowPlan, Windows, number_passages
-from diffusionner.corpus import Sentence
+from diffusionner.corpus import MAX_FRAGMENTS, Sentence
 from diffusionner.settings import EncoderSettings
 from diffusionner.word_limits import MAX_PHRASE, SEPARATOR_SIZE, SEPARATORS, WordLimits
 
@@ -85,16 +85,25 @@ class Batch(Generic[Array]):
     keys: np.ndarray  # [B] noise keys of the sentences
     gold_counts: np.ndarray  # [B]
     labels: RowLabels[Array] | None = None  # in training, if labels are read as words
+    # [B, G, 3] grid, first and last word of the pairs that make up discontinuous entities; -1 for
+    # padding. Grids are those of `model.fragments`: one for each type, fragments, jumps.
+    gap_cells: Array | None = None
 
     def map(self, convert: Callable[[Array], Any]) -> Batch[Any]:
         """Convert all arrays that a device needs."""
         arrays = {name: convert(getattr(self, name)) for name in DEVICE_ARRAYS}
+        if self.gap_cells is not None:
+            arrays["gap_cells"] = convert(self.gap_cells)
         labels = None if self.labels is None else self.labels.map(convert)
         return replace(self, **arrays, labels=labels)
 
     def doubled(self: Batch[np.ndarray]) -> Batch[np.ndarray]:
         """Return a batch with every window twice, in rows of their own (on the host)."""
-        arrays = {name: array for name, array in vars(self).items() if name != "labels"}
+        arrays = {
+            name: array
+            for name, array in vars(self).items()
+            if name != "labels" and array is not None
+        }
         twice = {name: np.concatenate([array, array]) for name, array in arrays.items()}
         twice["row"] = np.concatenate([self.row, self.row + len(self.subwords)])
         labels = None if self.labels is None else self.labels.doubled()
@@ -158,6 +167,7 @@ class EncodedCorpus:
         self.gold = np.zeros((0, 2), dtype=np.int64)
         self.gold_types = np.zeros(0, dtype=np.int64)
         self.gold_offset = np.zeros(len(self.windows.sentence) + 1, dtype=np.int64)
+        self.gap_cells: list[list[tuple[int, int, int]]] | None = None  # of each window
         # Sentences share a few sets of annotated types: those of their corpora.
         self.type_sets = np.ones((1, 0), dtype=bool)  # [sets, C]
         self.type_set = np.zeros(len(sentences), dtype=np.int64)
@@ -181,6 +191,10 @@ class EncodedCorpus:
                     spans.append((start - offset, end - 1 - offset))
                     types.append(index[label])
                     counts[window] += 1
+        if any(sentence.discontinuous for sentence in sentences):
+            self.gap_cells = [
+                self._gap_cells(sentences, window, index) for window in range(len(self))
+            ]
         self.gold = np.array(spans, dtype=np.int64).reshape(-1, 2)
         self.gold_types = np.array(types, dtype=np.int64)
         self.gold_offset = _offsets(counts)
@@ -191,6 +205,21 @@ class EncodedCorpus:
         for row, listed in zip(self.type_sets, sets, strict=True):
             known = labels if listed is None else listed
             row[[index[label] for label in known if label in index]] = True
+
+    def _gap_cells(
+        self, sentences: Sequence[Sentence], window: int, index: dict[str, int]
+    ) -> list[tuple[int, int, int]]:
+        """Return grid, first and last word of the pairs of discontinuous entities of a window."""
+        offset, words = int(self.windows.offset[window]), int(self.windows.words[window])
+        cells: set[tuple[int, int, int]] = set()
+        for entity in sentences[self.windows.sentence[window]].discontinuous:
+            inside = entity.start >= offset and entity.end <= offset + words
+            if not inside or len(entity.fragments) > MAX_FRAGMENTS:
+                continue
+            cells.add((index[entity.label], entity.start, entity.end - 1))
+            cells.update((len(index), start, end - 1) for start, end in entity.fragments)
+            cells.update((len(index) + 1, start - 1, end) for start, end in entity.gaps)
+        return sorted((grid, first - offset, last - offset) for grid, first, last in cells)
 
     def batch(
         self, chosen: np.ndarray, multiples: Sequence[int] = (1, 1, 1, 1, 1)
@@ -261,7 +290,17 @@ class EncodedCorpus:
             annotated_types=self.type_sets[self.type_set[w.sentence[chosen]]],
             keys=self.sentence_keys[w.sentence[chosen]] + w.offset[chosen],
             gold_counts=counts,
+            gap_cells=None if self.gap_cells is None else self._pad_gap_cells(chosen),
         )
+
+    def _pad_gap_cells(self, chosen: np.ndarray) -> np.ndarray:
+        """Return the pairs of discontinuous entities, [B, G, 3]."""
+        assert self.gap_cells is not None
+        rows = [self.gap_cells[window] for window in chosen.tolist()]
+        padded = np.full((len(rows), max(1, *map(len, rows)), 3), -1)
+        for row, cells in zip(padded, rows, strict=True):
+            row[: len(cells)] = np.array(cells, dtype=np.int64).reshape(-1, 3)
+        return padded
 
     def keep_windows(self, chosen: np.ndarray) -> None:
         """Drop all other windows; their sentences remain as context."""

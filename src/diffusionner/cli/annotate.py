@@ -64,8 +64,9 @@ def annotate(
 
     IN is text (one per line), JSON lines with `text` or `tokens`, or Parquet with such a column;
     text and JSON lines may be gzipped. Each record is written in its place with its fields plus
-    `entities`: character offsets for text, word offsets for tokens, `end` exclusive. Memory use
-    does not grow with the corpus. Bad records are reported and skipped; the exit status is then 1.
+    `entities`: character offsets for text, word offsets for tokens, `end` exclusive; discontinuous
+    ones also have `fragments`. Memory use does not grow with the corpus. Bad records are reported
+    and skipped; the exit status is then 1.
 
     Until it is complete, OUT is called `OUT.partial`, with `OUT.journal` next to it. Repeat the
     same command to resume a run that was killed or ran out of disk space; no record is lost or

@@ -83,11 +83,13 @@ def _fitted(
         fitted, found = fit_scores(ner, sentences, str(data))
     calibration = fitted.calibration
     assert calibration is not None
-    totals, correct, _ = outcomes(sentences, found, ner.labels_of(sentences))
-    before = expected_calibration_error(
-        ner.score_rule(ner.settings.inference).scores(totals), correct
+    candidates = outcomes(sentences, found, ner.labels_of(sentences))
+    before, after = (
+        expected_calibration_error(
+            candidates.scored_by(one.score_rule(one.settings.inference)), candidates.right
+        )
+        for one in (ner, fitted)
     )
-    after = expected_calibration_error(calibration.scores(totals), correct)
     say(
         Console(),
         f"{output}: expected calibration error of all candidates on {data}: {before:.3f} before, "

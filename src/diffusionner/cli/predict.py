@@ -68,8 +68,9 @@ def predict(
 
     Texts on the command line are printed with their entities underneath. With `--input`, each line
     is `{"text": ...}` or `{"tokens": [...]}` and is written back with `entities` added: character
-    offsets for text, word offsets for tokens, `end` exclusive. Neighbouring lines with the same
-    `doc` are context for each other. Bad lines are reported and skipped; the exit status is then 1.
+    offsets for text, word offsets for tokens, `end` exclusive; discontinuous ones also have
+    `fragments`. Neighbouring lines with the same `doc` are context for each other. Bad lines are
+    reported and skipped; the exit status is then 1.
 
     With `--refine FIELD`, each line has spans in that field (`{"start", "end", "label"?}` or
     `[start, end, label?]`). They are denoised together with the model's own candidates, or with

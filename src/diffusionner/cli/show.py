@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.text import Text
 
 from diffusionner.corpus import Entity
-from diffusionner.drawing.lanes import assign, caption, cells, wrap
+from diffusionner.drawing.lanes import assign, caption, cells, fragment_cells, wrap
 
+_GAP = "┄"
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
 
@@ -18,12 +19,15 @@ def show(console: Console, text: str, entities: Sequence[Entity], labels: Sequen
     """Print the text with a bracket, label and score under every entity."""
     shown = "".join(" " if c.isspace() else c for c in text)  # same length, one line
     colours = {label: COLOURS[i % len(COLOURS)] for i, label in enumerate(labels)}
-    longest = max((cell_len(_bracket(1, entity)) for entity in entities), default=0)
+    longest = max((cell_len(caption(entity)) + 2 for entity in entities), default=0)
     for start, end in wrap(shown, max(20, console.width - longest)):  # leave room for labels
         console.print(Text(shown[start:end]))
         inside = [e for e in entities if e.start < end and e.end > start]
-        spans = [cells(entity, shown, start, end) for entity in inside]
-        brackets = [_bracket(b - a, e) for e, (a, b) in zip(inside, spans, strict=True)]
+        spans = [cells((e.start, e.end), shown, start, end) for e in inside]
+        brackets = [
+            f"{_bracket(span, fragment_cells(entity, shown, start, end))} {caption(entity)}"
+            for entity, span in zip(inside, spans, strict=True)
+        ]
         reaches = [a + cell_len(s) + 1 for s, (a, _) in zip(brackets, spans, strict=True)]
         lanes = assign(spans, reaches)
         for lane in range(max(lanes, default=-1) + 1):
@@ -36,6 +40,11 @@ def show(console: Console, text: str, entities: Sequence[Entity], labels: Sequen
         console.print(Text("(no entities)", style="dim"))
 
 
-def _bracket(width: int, entity: Entity) -> str:
-    line = "╵" if width == 1 else "└" + "─" * (width - 2) + "┘"
-    return f"{line} {caption(entity)}"
+def _bracket(span: tuple[int, int], fragments: Sequence[tuple[int, int]]) -> str:
+    """Return brackets under the fragments, joined by thin lines; all in cells."""
+    line, at = "", span[0]
+    for start, end in fragments:
+        line += _GAP * (start - at)
+        line += "╵" if end - start == 1 else "└" + "─" * (end - start - 2) + "┘"
+        at = end
+    return line + _GAP * (span[1] - at)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from diffusionner.batching import window_parts
-from diffusionner.corpus import Sentence, Span
+from diffusionner.corpus import MAX_FRAGMENTS, Discontinuous, Sentence, Span
 from diffusionner.data.overlaps import max_disjoint, max_without_crossing
 from diffusionner.diffusion import min_spans, span_slots
 from diffusionner.settings import EncoderSettings, InferenceSettings
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 # Why an entity cannot be predicted, in the order in which the reasons are tested.
 REASONS = {
-    "irregular": "discontinuous or misaligned",
+    "irregular": "misaligned",
+    "fragments": "more fragments than the model predicts",
     "window": "longer than the encoder's window",
     "label": "second label on the same words",
     "overlap": "overlap excluded by inference.overlap",
@@ -37,12 +38,12 @@ class Window(NamedTuple):
     owned_start: int
     owned_end: int
 
-    def contains(self, span: Span) -> bool:
-        """Return True if the span can be predicted in this window."""
-        return self.owns(span) and self.start <= span.start and span.end <= self.end
+    def contains(self, entity: Span | Discontinuous) -> bool:
+        """Return True if the entity can be predicted in this window."""
+        return self.owns(entity) and self.start <= entity.start and entity.end <= self.end
 
-    def owns(self, span: Span) -> bool:
-        return self.owned_start <= (span.start + span.end) // 2 < self.owned_end
+    def owns(self, entity: Span | Discontinuous) -> bool:
+        return self.owned_start <= (entity.start + entity.end) // 2 < self.owned_end
 
     def span_count(self, settings: InferenceSettings) -> int:
         """Return the number of noisy spans."""
@@ -78,27 +79,36 @@ class WindowSplitter:
 
 @dataclass
 class F1Ceiling:
-    """Number of gold entities, and of those that cannot be predicted, by reason."""
+    """Number of gold entities, and of those that cannot be predicted, by reason.
 
+    max_fragments: fragments of an entity that the model predicts; 1 if it was not trained for
+    discontinuous entities.
+    """
+
+    max_fragments: int = MAX_FRAGMENTS
     gold: int = 0
     lost: Counter[str] = field(default_factory=Counter)
 
     def add(
         self,
         sentence: Sentence,
-        entities: Collection[Span],
+        entities: Collection[Span | Discontinuous],
         windows: Sequence[Window],
         settings: InferenceSettings,
-    ) -> list[Span]:
+    ) -> list[Span | Discontinuous]:
         """Count a sentence with distinct valid entities; return those that fit into no window.
 
         Decoding predicts one label for a span, resolves overlaps in the whole sentence, and
-        predicts at most `inference.spans` spans per window.
+        predicts at most `inference.spans` spans per window. Both limits are of contiguous entities:
+        with discontinuous ones the ceiling is an upper bound.
         """
         irregular = len(set(sentence.irregular))
-        cut = [span for span in entities if not any(w.contains(span) for w in windows)]
-        whole = set(entities) - set(cut)
-        spans = {span[:2] for span in whole}
+        short = [entity for entity in entities if len(entity.fragments) <= self.max_fragments]
+        cut = [entity for entity in short if not any(w.contains(entity) for w in windows)]
+        whole = set(short) - set(cut)
+        places = {entity.fragments for entity in whole}
+        contiguous = [entity for entity in whole if isinstance(entity, Span)]
+        spans = {span[:2] for span in contiguous}
         allowed = len(spans)
         if settings.overlap == "flat":
             allowed = max_disjoint(spans)
@@ -106,13 +116,14 @@ class F1Ceiling:
             allowed = max_without_crossing(spans)
         reachable = allowed
         if len(spans) > min_spans(settings.spans):
-            owned = ((w, len({s[:2] for s in whole if w.owns(s)})) for w in windows)
+            owned = ((w, len({s[:2] for s in contiguous if w.owns(s)})) for w in windows)
             reachable = min(allowed, sum(min(n, w.span_count(settings)) for w, n in owned))
         self.gold += len(entities) + irregular
         self.lost.update(
             irregular=irregular,
+            fragments=len(entities) - len(short),
             window=len(cut),
-            label=len(whole) - len(spans),
+            label=len(whole) - len(places),
             overlap=len(spans) - allowed,
             spans=allowed - reachable,
         )

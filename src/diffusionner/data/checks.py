@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from diffusionner import formats
-from diffusionner.corpus import Sentence, Span
+from diffusionner.corpus import ELLIPSIS, MAX_FRAGMENTS, Discontinuous, Sentence, Span
 from diffusionner.data.ceiling import F1Ceiling, Window, WindowSplitter
 from diffusionner.data.findings import Findings, Severity
 from diffusionner.data.fingerprint import Fingerprint, fingerprint
@@ -71,7 +71,7 @@ class Checker:
         labels: set[str] = set()
         for sentence in formats.iterate(path, format):
             self._remember(sentence)
-            labels.update(span.label for span in sentence.entities)
+            labels.update(entity.label for entity in sentence.all_entities)
         if train:
             self.known_labels = labels | (self.known_labels or set())
 
@@ -79,7 +79,7 @@ class Checker:
         """Check a file. train: later files may only have the labels of this one."""
         self.files += 1
         errors = self.findings.count(Severity.ERROR)
-        result = CheckedFile(path)
+        result = CheckedFile(path, ceiling=F1Ceiling(_max_fragments(self.settings)))
         labels: set[str] = set()
         corpus_fingerprint = fingerprint(self._checked(path, format, result.ceiling, labels))
         if train:
@@ -129,9 +129,12 @@ class Checker:
                 self._add("no-words", sentence, "the sentence has no words")
                 continue
             sentence.entities = self._check_entities(sentence)
-            labels.update(span.label for span in sentence.entities)
+            sentence.discontinuous = self._check_discontinuous(sentence)
+            self._check_labels(sentence)
+            labels.update(entity.label for entity in sentence.all_entities)
             if self.compare and (places := self._remember(sentence)):
-                kind = "leakage" if sentence.entities or sentence.irregular else "repeated"
+                annotated = sentence.all_entities or sentence.irregular
+                kind = "leakage" if annotated else "repeated"
                 message = f"{_excerpt(sentence.words)} also occurs at {places[0]}"
                 self._add(kind, sentence, message)
             batch.append(sentence)
@@ -162,23 +165,40 @@ class Checker:
             else:
                 valid[span] += 1
         for span, times in valid.items():
-            self._check_span(sentence, span, times)
+            self._check_entity(sentence, span, times)
         for one, other in crossing_pairs(valid):
             self._add("crossing", sentence, f"{_show(one, words)} and {_show(other, words)} cross")
-        for (start, end), group in groupby(sorted(valid), key=lambda span: span[:2]):
-            names = [span.label for span in group]
-            if len(names) > 1:
-                message = f"{_excerpt(words[start:end])} [{start}, {end}) has labels "
-                self._add("two-labels", sentence, message + ", ".join(names))
         for parts, label in sentence.irregular:
             places = " and ".join(f"{start}-{end}" for start, end in parts)
-            kind, problem = "discontinuous", f"has {len(parts)} parts"
-            if len(parts) == 1:
-                kind, problem = "misaligned", "does not align with token boundaries"
-            self._add(kind, sentence, f"annotation {label} at characters {places} {problem}")
+            message = f"annotation {label} at characters {places} does not align with token "
+            self._add("misaligned", sentence, message + "boundaries")
         return list(valid)
 
-    def _check_span(self, sentence: Sentence, span: Span, times: int) -> None:
+    def _check_discontinuous(self, sentence: Sentence) -> list[Discontinuous]:
+        """Return the distinct discontinuous entities; reading has checked their fragments."""
+        counts = Counter(sentence.discontinuous)
+        for entity, times in counts.items():
+            self._check_entity(sentence, entity, times)
+            message = f"{_show(entity, sentence.words)} has {len(entity.fragments)} fragments"
+            self._add("discontinuous", sentence, message)
+            if len(entity.fragments) > MAX_FRAGMENTS:
+                message += f"; models find at most {MAX_FRAGMENTS}"
+                self._add("many-fragments", sentence, message)
+        return list(counts)
+
+    def _check_labels(self, sentence: Sentence) -> None:
+        """Report several labels on the same words."""
+        by_place = sorted(
+            sentence.all_entities, key=lambda entity: (entity.fragments, entity.label)
+        )
+        for _, group in groupby(by_place, key=lambda entity: entity.fragments):
+            first, *others = group
+            if others:
+                labels = ", ".join(entity.label for entity in (first, *others))
+                message = f"{_show_words(first, sentence.words)} has labels {labels}"
+                self._add("two-labels", sentence, message)
+
+    def _check_entity(self, sentence: Sentence, span: Span | Discontinuous, times: int) -> None:
         words, label = sentence.words, span.label
         self.label_counts[label] += 1
         self.label_places.setdefault(label, sentence.where)
@@ -200,7 +220,7 @@ class Checker:
                     f"into {len(windows)} overlapping windows"
                 )
                 self._add("long-sentence", sentence, message)
-            for span in ceiling.add(sentence, sentence.entities, windows, inference):
+            for span in ceiling.add(sentence, sentence.all_entities, windows, inference):
                 message = f"does not fit into a window of {size} {unit}"
                 self._add("cut-entity", sentence, f"{_show(span, sentence.words)} {message}")
             fewest = min(self.settings.diffusion.spans, min_spans(inference.spans))
@@ -230,6 +250,11 @@ class Checker:
         self.findings.add(kind, sentence.where, message)
 
 
+def _max_fragments(settings: Settings) -> int:
+    """Return the number of fragments of an entity that a model with these settings predicts."""
+    return MAX_FRAGMENTS if settings.denoises and settings.decoder.discontinuous is not False else 1
+
+
 def _split_place(error: str, path: str) -> tuple[str, str]:
     """Split an error message into "file:line" and the rest."""
     at = error.find(": ", len(path))
@@ -242,13 +267,20 @@ def _is_punctuation(word: str) -> bool:
     return all(unicodedata.category(c)[0] == "P" or c.isspace() for c in word)
 
 
-def _show(span: Span, words: Sequence[str]) -> str:
-    start, end, label = span
-    return f"{label} {_excerpt(words[start:end])} [{start}, {end})"
+def _show(entity: Span | Discontinuous, words: Sequence[str]) -> str:
+    return f"{entity.label} {_show_words(entity, words)}"
+
+
+def _show_words(entity: Span | Discontinuous, words: Sequence[str]) -> str:
+    text = ELLIPSIS.join(" ".join(words[start:end]) for start, end in entity.fragments)
+    return f"{_quote(text)} " + ", ".join(f"[{start}, {end})" for start, end in entity.fragments)
 
 
 def _excerpt(words: Sequence[str]) -> str:
-    text = " ".join(words)
+    return _quote(" ".join(words))
+
+
+def _quote(text: str) -> str:
     return f"'{text}'" if len(text) <= _EXCERPT else f"'{text[:_EXCERPT]}...'"
 
 

@@ -19,7 +19,8 @@ class Conversion:
     sentences: int = 0
     entities: int = 0
     lost_entities: int = 0  # overlap others in a way that the format cannot represent
-    lost_irregular: int = 0  # discontinuous or not aligned with token boundaries
+    lost_discontinuous: int = 0
+    lost_irregular: int = 0  # not aligned with token boundaries
     lost_text: bool = False  # characters between words
 
 
@@ -34,8 +35,9 @@ def convert(
         for sentence in sentences:
             fitted = make_compatible(sentence, chosen, lossy) if lossy else sentence
             result.sentences += 1
-            result.entities += len(fitted.entities) + len(fitted.irregular)
+            result.entities += len(fitted.all_entities) + len(fitted.irregular)
             result.lost_entities += len(sentence.entities) - len(fitted.entities)
+            result.lost_discontinuous += len(sentence.discontinuous) - len(fitted.discontinuous)
             result.lost_irregular += len(sentence.irregular) - len(fitted.irregular)
             result.lost_text |= sentence.text is not None and not chosen.capabilities.text
             yield fitted

@@ -6,6 +6,8 @@ from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 
+from diffusionner.corpus import MAX_FRAGMENTS
+
 
 class Severity(IntEnum):
     NOTE = 0  # worth a look
@@ -28,7 +30,7 @@ KINDS = {
     "crossing": (Severity.WARNING, "entities that cross another"),
     "two-labels": (Severity.WARNING, "spans with several labels"),
     "misaligned": (Severity.WARNING, "annotations not aligned with token boundaries"),
-    "discontinuous": (Severity.WARNING, "discontinuous annotations"),
+    "many-fragments": (Severity.WARNING, f"entities of more than {MAX_FRAGMENTS} fragments"),
     "long-sentence": (Severity.WARNING, "sentences longer than the encoder's window"),
     "cut-entity": (Severity.WARNING, "entities that do not fit into any window of the encoder"),
     "crowded": (Severity.WARNING, "windows with more entities than noisy spans"),
@@ -36,6 +38,7 @@ KINDS = {
     "leakage": (Severity.WARNING, "sentences with entities that also occur in another file"),
     "scattered": (Severity.WARNING, "documents whose sentences are not contiguous"),
     "repeated": (Severity.NOTE, "sentences without entities that also occur in another file"),
+    "discontinuous": (Severity.NOTE, "discontinuous entities"),
     "rare-label": (Severity.NOTE, "rare labels"),
     "punctuation": (Severity.NOTE, "entities that start or end with punctuation"),
 }

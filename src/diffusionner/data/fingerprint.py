@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from diffusionner.corpus import Sentence
+from diffusionner.corpus import Offsets, Sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +35,28 @@ def fingerprint(sentences: Iterable[Sentence]) -> Fingerprint:
     count = entities = 0
     for sentence in sentences:
         spans = sorted(set(sentence.entities))
-        irregular = set(sentence.irregular)
+        others = _others(sentence)
         count += 1
-        entities += len(spans) + len(irregular)
+        entities += len(spans) + len(others)
         # Not repr: which characters it escapes depends on the Python version.
         state.update(ascii((sentence.words, [tuple(span) for span in spans])).encode())
-        if irregular:
-            places = sorted((_word_positions(sentence, parts), label) for parts, label in irregular)
+        if others:
+            places = sorted((_word_positions(sentence, parts), label) for parts, label in others)
             state.update(ascii(places).encode())
         if sentence.types is not None:
             state.update(ascii(sorted(sentence.types)).encode())
     return Fingerprint(count, entities, state.hexdigest())
+
+
+def _others(sentence: Sentence) -> set[tuple[Offsets, str]]:
+    """Return the annotations that are not contiguous words, by character."""
+    found: set[tuple[Offsets, str]] = set(sentence.irregular)
+    if sentence.discontinuous:
+        _, offsets = sentence.characters()
+        for fragments, label in sentence.discontinuous:
+            parts = ((offsets[start][0], offsets[end - 1][1]) for start, end in fragments)
+            found.add((tuple(parts), label))
+    return found
 
 
 def _word_positions(sentence: Sentence, parts: Iterable[tuple[int, int]]) -> list[tuple[int, ...]]:

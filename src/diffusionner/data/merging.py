@@ -132,11 +132,19 @@ def merge(
                 is_complete = annotated == all_labels and not (takes_turns or keeps_all)
                 types = None if is_complete else tuple(sorted(annotated))
                 relabelled = relabel(sentence, labels, types)
-            entities = relabelled.entities
+            entities, discontinuous = relabelled.entities, relabelled.discontinuous
             if source.names:
                 entities = [name for span in entities for name in _name(span, sentence.words)]
+                discontinuous = [
+                    e for e in discontinuous if _is_name(e.start, e.end, sentence.words)
+                ]
             doc = None if sentence.doc is None else f"{number}/{sentence.doc}"
-            yield replace(relabelled, entities=sorted(set(entities)), doc=doc)
+            yield replace(
+                relabelled,
+                entities=sorted(set(entities)),
+                discontinuous=sorted(set(discontinuous)),
+                doc=doc,
+            )
 
 
 def relabel(
@@ -144,10 +152,12 @@ def relabel(
 ) -> Sentence:
     """Rename labels and drop annotations whose label is not in the mapping."""
     entities = [e for e in sentence.entities if e.label in labels]
+    discontinuous = [e for e in sentence.discontinuous if e.label in labels]
     irregular = [e for e in sentence.irregular if e.label in labels]
     return replace(
         sentence,
         entities=[e._replace(label=labels[e.label]) for e in entities],
+        discontinuous=[e._replace(label=labels[e.label]) for e in discontinuous],
         irregular=[e._replace(label=labels[e.label]) for e in irregular],
         types=types,
     )
@@ -160,7 +170,7 @@ def _selected(source: MergeSource, dropped: dict[Path, set[str]]) -> Iterator[Se
     end = None if source.first is None else source.after + source.first
     # Read to the end: a label may occur only in sentences that are not selected.
     for number, sentence in enumerate(formats.iterate(source.file, source.format)):
-        labels = {e.label for e in sentence.entities} | {e.label for e in sentence.irregular}
+        labels = {e.label for e in sentence.all_entities} | {e.label for e in sentence.irregular}
         labels.update(sentence.types or ())
         seen |= labels
         if source.after <= number and (end is None or number < end):
@@ -183,10 +193,14 @@ def _name(span: Span, words: list[str]) -> list[Span]:
     start = span.start
     if words[start].lower() in _ARTICLES and span.end - start > 1:
         start += 1
+    return [span._replace(start=start)] if _is_name(start, span.end, words) else []
+
+
+def _is_name(start: int, end: int, words: list[str]) -> bool:
+    """Return True if an entity starts and ends like a name."""
 
     def like_name(word: str) -> bool:
         return word[:1].isupper() or word[:1].isdigit()
 
-    last = words[span.end - 1]
-    is_name = like_name(words[start]) and (like_name(last) or last == ".")
-    return [span._replace(start=start)] if is_name else []
+    last = words[end - 1]
+    return like_name(words[start]) and (like_name(last) or last == ".")

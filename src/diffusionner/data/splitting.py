@@ -17,7 +17,7 @@ from diffusionner.errors import DataError
 from diffusionner.formats.documents import follows_in_text
 
 # Features that are kept in proportion besides the labels, which are strings.
-_SENTENCES, _NESTED = 0, 1
+_SENTENCES, _NESTED, _DISCONTINUOUS = 0, 1, 2
 _Feature = int | str
 Amounts = tuple[tuple[_Feature, int], ...]  # amount of each feature in a unit
 
@@ -69,10 +69,11 @@ def unit_amounts(sentences: Iterable[Sentence]) -> list[Amounts]:
     units: list[Amounts] = []
     interned: dict[Amounts, Amounts] = {}  # most units equal another: saves memory
     for number, sentence in number_units(sentences):
-        amounts: Counter[_Feature] = Counter(span.label for span in sentence.entities)
+        amounts: Counter[_Feature] = Counter(e.label for e in sentence.all_entities)
         amounts.update(annotation.label for annotation in sentence.irregular)
         amounts[_SENTENCES] = 1
         amounts[_NESTED] = len(nested_entities(sentence.entities))
+        amounts[_DISCONTINUOUS] = len(sentence.discontinuous)
         if number == len(units):
             units.append(())
         amounts.update(dict(units[number]))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from diffusionner.corpus import Sentence
+from diffusionner.corpus import Discontinuous, Sentence, Span
 from diffusionner.data.fingerprint import Fingerprint, fingerprint
 from diffusionner.data.overlaps import nested_entities, nesting_depths
 
@@ -22,7 +22,15 @@ PAPER_COUNTS = (
     "maximum_entities",
     "average_entities",
 )
-MORE_COUNTS = ("documents", "words", "longest_sentence", "longest_entity", "irregular")
+MORE_COUNTS = (
+    "documents",
+    "words",
+    "longest_sentence",
+    "longest_entity",
+    "discontinuous",
+    "maximum_fragments",
+    "irregular",
+)
 
 
 @dataclass
@@ -36,7 +44,9 @@ class Statistics:
     * averages are over all sentences, including those without entities, rounded to two places;
     * duplicate entities count once.
 
-    Annotations that are not contiguous spans of whole words are counted separately.
+    Discontinuous entities are entities, but only contiguous ones are tested for nesting; the length
+    of an entity is its number of words, without its gaps. Annotations that do not align with token
+    boundaries (`irregular`) are counted separately.
     """
 
     sentences: int = 0
@@ -46,6 +56,7 @@ class Statistics:
     nested_entities: int = 0
     maximum_entities: int = 0  # per sentence
     irregular: int = 0
+    fragments: Counter[int] = field(default_factory=Counter)  # of discontinuous entities
     labels: Counter[str] = field(default_factory=Counter)
     sentence_lengths: Counter[int] = field(default_factory=Counter)
     entity_lengths: Counter[int] = field(default_factory=Counter)
@@ -53,8 +64,9 @@ class Statistics:
     _documents: set[int] = field(default_factory=set)  # hashes, to save memory
 
     def add(self, sentence: Sentence) -> None:
-        entities = set(sentence.entities)
-        nested = nested_entities(entities)
+        contiguous, discontinuous = set(sentence.entities), set(sentence.discontinuous)
+        entities: set[Span | Discontinuous] = {*contiguous, *discontinuous}
+        nested = nested_entities(contiguous)
         if sentence.doc is not None:
             self._documents.add(hash(sentence.doc))
         self.sentences += 1
@@ -64,14 +76,15 @@ class Statistics:
         self.nested_entities += len(nested)
         self.maximum_entities = max(self.maximum_entities, len(entities))
         self.irregular += len(sentence.irregular)
-        self.labels.update(span.label for span in entities)
+        self.fragments.update(len(entity.fragments) for entity in discontinuous)
+        self.labels.update(entity.label for entity in entities)
         self.labels.update(annotation.label for annotation in sentence.irregular)
         self.sentence_lengths[len(sentence.words)] += 1
-        self.entity_lengths.update(end - start for start, end, _ in entities)
+        self.entity_lengths.update(sum(end - start for start, end in e.fragments) for e in entities)
         if nested:
-            self.nesting_depths.update(nesting_depths(entities).values())
+            self.nesting_depths.update(nesting_depths(contiguous).values())
         else:
-            self.nesting_depths[0] += len(entities)
+            self.nesting_depths[0] += len(contiguous)
 
     @property
     def documents(self) -> int:
@@ -95,11 +108,20 @@ class Statistics:
         return max(self.entity_lengths, default=0)
 
     @property
+    def discontinuous(self) -> int:
+        return self.fragments.total()
+
+    @property
+    def maximum_fragments(self) -> int:
+        """Number of fragments of the entity with the most; 0 without discontinuous ones."""
+        return max(self.fragments, default=0)
+
+    @property
     def average_entities(self) -> float:
         return self.entities / self.sentences if self.sentences else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        sizes = ("sentence_lengths", "entity_lengths", "nesting_depths")
+        sizes = ("sentence_lengths", "entity_lengths", "nesting_depths", "fragments")
         return {
             **{name: round(getattr(self, name), 6) for name in (*PAPER_COUNTS, *MORE_COUNTS)},
             "labels": {label: self.labels[label] for label in most_frequent(self.labels)},

@@ -15,7 +15,7 @@ from diffusionner.diffusion.sampler import (
     timestep_sequence,
 )
 from diffusionner.diffusion.schedule import Schedule
-from diffusionner.diffusion.spans import Candidates, ReverseStart
+from diffusionner.diffusion.spans import Candidates, GappedCandidates, ReverseStart
 
 __all__ = [
     "AUTO",
@@ -23,6 +23,7 @@ __all__ = [
     "BeliefWeights",
     "Candidates",
     "Coordinates",
+    "GappedCandidates",
     "ReverseStart",
     "ReverseStep",
     "Schedule",

@@ -35,6 +35,19 @@ class ReverseStart(Generic[Array]):
 
 
 @dataclass
+class GappedCandidates(Generic[Array]):
+    """Discontinuous candidates: N for each sentence, each of at most F fragments."""
+
+    fragments: Array  # [B, 1, N, F, 2] first and last word of each fragment; -1 for none
+    type_id: Array  # [B, 1, N] most likely type
+    probability: Array  # [B, 1, N] 0 where there is no candidate
+
+    def map(self, function: Callable[[Array], Any]) -> GappedCandidates[Any]:
+        """Apply a function to every array."""
+        return GappedCandidates(*map(function, vars(self).values()))
+
+
+@dataclass
 class Candidates(Generic[Array]):
     """Spans that denoising steps predicted, with the probabilities they are scored by."""
 
@@ -50,17 +63,30 @@ class Candidates(Generic[Array]):
     # [B, S, K, C + 1] the initializer's logits of each type and no-entity, if it scores types and
     # they are needed
     logits: Array | None = None
+    gapped: GappedCandidates[Array] | None = None  # if the model finds discontinuous entities
 
     def map(self, function: Callable[[Array], Any]) -> Candidates[Any]:
         """Apply a function to every array."""
-        arrays = (getattr(self, f.name) for f in fields(self))
-        return Candidates(*(None if array is None else function(array) for array in arrays))
+
+        def mapped(value: Any) -> Any:
+            if isinstance(value, GappedCandidates):
+                return value.map(function)
+            return None if value is None else function(value)
+
+        return Candidates(*(mapped(getattr(self, f.name)) for f in fields(self)))
 
     @staticmethod
     def combine(
         parts: Sequence[Candidates[Array]], function: Callable[[list[Array]], Array]
     ) -> Candidates[Array]:
         """Stack or concatenate the arrays of several candidates, field by field."""
-        columns = ([getattr(part, f.name) for part in parts] for f in fields(Candidates))
-        joined: list[Any] = [None if one[0] is None else function(one) for one in columns]
-        return Candidates(*joined)
+
+        def joined(values: list[Any]) -> Any:
+            if isinstance(values[0], GappedCandidates):
+                arrays = zip(*(vars(value).values() for value in values), strict=True)
+                return GappedCandidates(*(function(list(several)) for several in arrays))
+            return None if values[0] is None else function(values)
+
+        return Candidates(
+            *(joined([getattr(p, f.name) for p in parts]) for f in fields(Candidates))
+        )

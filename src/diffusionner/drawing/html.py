@@ -11,7 +11,7 @@ from importlib import resources
 from pathlib import Path
 
 from diffusionner.corpus import Entities, Entity
-from diffusionner.drawing.lanes import assign, caption, colours, pieces
+from diffusionner.drawing.lanes import assign, caption, colours, pieces, quote
 from diffusionner.files import write_bytes
 
 _PAGE = """<!doctype html>
@@ -59,7 +59,7 @@ def figure(result: Entities) -> str:
     text, entities = result.characters()
     hues = colours(entities, result.labels)
     listed = "".join(
-        f"<li>{escape(e.label)}, score {e.score:.2f}: {escape(text[e.start : e.end])}</li>"
+        f"<li>{escape(e.label)}, score {e.score:.2f}: {escape(quote(e, text))}</li>"
         for e in entities
     )
     return (
@@ -103,13 +103,17 @@ def _piece(
 def _segment(entity: Entity, start: int, end: int, hues: dict[str, int]) -> str:
     classes = [f"c{hues[entity.label]}"]
     text = ""
-    if start == entity.start:
+    left, right = next(fragment for fragment in entity.fragments if start < fragment[1])
+    if start < left:
+        classes.append("g")  # gap
+    if start == left:
         classes.append("s")
+    if start == entity.start:
         label = caption(entity)
-        # Labels are small: one not much longer than its entity is placed over it.
-        fits = end < entity.end and len(label) * 0.8 <= entity.end - entity.start
+        # Labels are small: one not much longer than its fragment is placed over it.
+        fits = end < right and len(label) * 0.8 <= right - left
         place = "over" if fits else "beside"
         text = f'<em class="{place}">{escape(label)}</em>'
-    if end == entity.end:
+    if end == right:
         classes.append("e")
     return f'<i class="{" ".join(classes)}" aria-hidden="true">{text}</i>'

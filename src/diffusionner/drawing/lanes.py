@@ -1,4 +1,7 @@
-"""Layout: entities into lanes, text into lines and pieces. The page's lanes.js does the same."""
+"""Layout: entities into lanes, text into lines and pieces. The page's lanes.js does the same.
+
+A discontinuous entity takes its lane from start to end, gaps included.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len
 
-from diffusionner.corpus import Entity
+from diffusionner.corpus import ELLIPSIS, Entity
 
 COLOURS = 8
 _WORD = re.compile(r"\S+\s*|\s+")
@@ -55,15 +58,22 @@ def wrap(text: str, width: int) -> Iterator[tuple[int, int]]:
         start = end
 
 
-def cells(entity: Entity, text: str, start: int, end: int) -> tuple[int, int]:
-    """Return the (start, end) cells of an entity in the line text[start:end]."""
-    left = cell_len(text[start : max(entity.start, start)])
-    return left, left + cell_len(text[max(entity.start, start) : min(entity.end, end)])
+def cells(span: tuple[int, int], text: str, start: int, end: int) -> tuple[int, int]:
+    """Return the (start, end) cells of a span in the line text[start:end]."""
+    first, last = max(span[0], start), min(span[1], end)
+    left = cell_len(text[start:first])
+    return left, left + cell_len(text[first:last])
+
+
+def fragment_cells(entity: Entity, text: str, start: int, end: int) -> list[tuple[int, int]]:
+    """Return the (start, end) cells of the fragments that are in the line text[start:end]."""
+    inside = [span for span in entity.fragments if span[0] < end and span[1] > start]
+    return [cells(span, text, start, end) for span in inside]
 
 
 def pieces(text: str, entities: Sequence[Entity]) -> Iterator[tuple[int, int]]:
-    """Yield (start, end) of words with their trailing spaces, split at entity boundaries."""
-    cuts = sorted({at for e in entities for at in (e.start, e.end)})
+    """Yield (start, end) of words with their trailing spaces, split at fragment boundaries."""
+    cuts = sorted({at for e in entities for fragment in e.fragments for at in fragment})
     following = iter([*cuts, len(text) + 1])
     cut = next(following)
     for match in _WORD.finditer(text):
@@ -85,3 +95,8 @@ def colours(entities: Sequence[Entity], labels: Sequence[str]) -> dict[str, int]
 
 def caption(entity: Entity) -> str:
     return f"{entity.label} {entity.score:.2f}"
+
+
+def quote(entity: Entity, text: str) -> str:
+    """Return the entity's part of the text."""
+    return ELLIPSIS.join(text[start:end] for start, end in entity.fragments)

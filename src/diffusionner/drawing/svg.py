@@ -8,7 +8,7 @@ from html import escape
 from rich.cells import cell_len
 
 from diffusionner.corpus import Entity
-from diffusionner.drawing.lanes import assign, caption, cells, colours, wrap
+from diffusionner.drawing.lanes import assign, caption, cells, colours, fragment_cells, quote, wrap
 
 COLUMNS = 88
 _CELL = 8.4  # width of a character
@@ -32,15 +32,23 @@ def picture(text: str, entities: Sequence[Entity], labels: Sequence[str]) -> str
             continue
         parts.append(_text(shown[start:end], _MARGIN, top + 14, 14))
         inside = [e for e in entities if e.start < end and e.end > start]
-        spans = [cells(e, shown, start, end) for e in inside]
+        spans = [cells((e.start, e.end), shown, start, end) for e in inside]
         reaches = [max(b, a + len(caption(e))) for e, (a, b) in zip(inside, spans, strict=True)]
         lanes = assign(spans, reaches)
         for entity, span, lane in zip(inside, spans, lanes, strict=True):
             y, hue = top + _LINE + lane * _LANE, _HUES[hues[entity.label]]
-            parts.append(_bar(entity, span, y, hue, entity.start >= start))
+            if entity.gaps:
+                parts.append(_rectangle(span, y + 1.5, 1, hue))
+            parts += [
+                _rectangle(fragment, y, 4, hue)
+                for fragment in fragment_cells(entity, shown, start, end)
+            ]
+            if entity.start >= start:
+                left = _MARGIN + span[0] * _CELL
+                parts.append(_text(caption(entity), left, y + 14, 10, hue))
         top += _LINE + (max(lanes, default=-1) + 1) * _LANE + _GAP
     height = top + _MARGIN
-    title = "; ".join(f"{e.label}: {text[e.start : e.end]}" for e in entities) or "no entities"
+    title = "; ".join(f"{e.label}: {quote(e, text)}" for e in entities) or "no entities"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
         f'viewBox="0 0 {width} {height}" role="img" font-family="monospace">'
@@ -58,13 +66,13 @@ def _text(content: str, x: float, y: float, size: int, colour: str = "#1a1a1a") 
     )
 
 
-def _bar(entity: Entity, span: tuple[int, int], y: int, hue: str, labelled: bool) -> str:
+def _rectangle(span: tuple[int, int], y: float, height: int, hue: str) -> str:
+    """Return a bar under the cells of a span."""
     left, right = (_MARGIN + cell * _CELL for cell in span)
-    bar = (
-        f'<rect x="{left:.1f}" y="{y}" width="{max(right - left - 2, 2):.1f}" height="4" rx="2" '
-        f'fill="{hue}"/>'
+    return (
+        f'<rect x="{left:.1f}" y="{y}" width="{max(right - left - 2, 2):.1f}" height="{height}" '
+        f'rx="{height / 2:g}" fill="{hue}"/>'
     )
-    return bar + (_text(caption(entity), left, y + 14, 10, hue) if labelled else "")
 
 
 def _clean(text: str) -> str:

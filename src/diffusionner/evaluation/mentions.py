@@ -12,18 +12,20 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from diffusionner.corpus import Sentence
-
-Parts = tuple[tuple[int, int], ...]
+from diffusionner.corpus import Offsets, Sentence
 
 
 class Mention(NamedTuple):
-    """An entity of a sentence. `parts` are sorted, their ends exclusive."""
+    """An entity of a sentence. `parts` are its fragments in order, their ends exclusive."""
 
-    parts: Parts
+    parts: Offsets
     label: str
     words: int  # number of words it covers, fully or partly
-    regular: bool = True  # a contiguous span of whole words
+    aligned: bool = True  # with token boundaries
+
+    @property
+    def discontinuous(self) -> bool:
+        return len(self.parts) > 1
 
     @property
     def start(self) -> int:
@@ -46,12 +48,13 @@ class JoinedWords:
         self.starts = list(accumulate((len(word) + 1 for word in words), initial=0))[:-1]
         self.ends = [start + len(word) for start, word in zip(self.starts, words, strict=True)]
 
-    def mention(self, start: int, end: int, label: str) -> Mention:
-        """Return the mention of a span of words."""
-        return Mention(((self.starts[start], self.ends[end - 1]),), label, end - start)
+    def mention(self, fragments: Offsets, label: str) -> Mention:
+        """Return the mention of fragments of whole words."""
+        parts = tuple((self.starts[start], self.ends[end - 1]) for start, end in fragments)
+        return Mention(parts, label, sum(end - start for start, end in fragments))
 
     def mention_in_text(
-        self, parts: Parts, label: str, offsets: Sequence[tuple[int, int]]
+        self, parts: Offsets, label: str, offsets: Sequence[tuple[int, int]]
     ) -> Mention:
         """Return the mention at `parts` of a text that has the words at `offsets`."""
         moved = tuple(
@@ -59,10 +62,10 @@ class JoinedWords:
             for start, end in parts
         )
         words = {i for first, last in self.covered_words(moved) for i in range(first, last)}
-        regular = len(moved) == 1 and moved[0][0] in self.starts and moved[0][1] in self.ends
-        return Mention(moved, label, max(1, len(words)), regular)
+        aligned = all(start in self.starts and end in self.ends for start, end in moved)
+        return Mention(moved, label, max(1, len(words)), aligned)
 
-    def covered_words(self, parts: Parts) -> list[tuple[int, int]]:
+    def covered_words(self, parts: Offsets) -> list[tuple[int, int]]:
         """Return the words that each part covers, fully or partly, `end` exclusive."""
         return [(bisect_right(self.ends, s), bisect_left(self.starts, e)) for s, e in parts]
 
@@ -82,7 +85,7 @@ class JoinedWords:
 def sentence_mentions(sentence: Sentence) -> frozenset[Mention]:
     """Return all annotations of a sentence, including the irregular ones."""
     joined = JoinedWords(sentence.words)
-    mentions = {joined.mention(*span) for span in sentence.entities}
+    mentions = {joined.mention(each.fragments, each.label) for each in sentence.all_entities}
     if sentence.irregular:
         _, offsets = sentence.characters()
         mentions.update(joined.mention_in_text(*one, offsets) for one in sentence.irregular)

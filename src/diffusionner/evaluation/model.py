@@ -57,9 +57,8 @@ def evaluate(
         fitted, _ = fit_scores(ner, calibrate_on, "calibrate_on", **inference_options)
     decoded = fitted.decode_sentences(sentences, progress, **inference_options)
     report = score_sentences(sentences, [to_spans(entities, labels) for entities in decoded])
-    sums, correct, _ = outcomes(sentences, decoded, labels)
-    rule = fitted.score_rule(fitted.settings.with_inference(inference_options).inference)
-    report = replace(report, prediction_scores=PredictionScores(rule.scores(sums), correct))
+    found = outcomes(sentences, decoded, labels)
+    report = replace(report, prediction_scores=PredictionScores(found.scores, found.right))
     if compare is None:
         return report
     other = evaluate(ner, sentences, calibrate_on=calibrate_on, progress=progress, **other_options)

@@ -13,7 +13,7 @@ from html import escape
 from importlib import resources
 from string import Template
 
-from diffusionner.corpus import Sentence
+from diffusionner.corpus import ELLIPSIS, Sentence
 from diffusionner.evaluation.matching import Match, Outcome, match_mentions
 from diffusionner.evaluation.mentions import JoinedWords, Mention
 from diffusionner.evaluation.report import Pair, ScoreTable
@@ -139,10 +139,10 @@ def _lanes(mentions: Sequence[tuple[Outcome, Mention | None]], joined: JoinedWor
         for word in room:
             classes = {
                 outcome.css_class: True,
-                "S": word == room[0],
-                "E": word == room[-1],
+                "S": any(word == first for first, _ in parts),
+                "E": any(word == last - 1 for _, last in parts),
                 "gap": word not in covered,  # between the parts, only a line
-                "cut": word in covered and not mention.regular,
+                "cut": word in covered and not mention.aligned,
             }
             text = f"{outcome.mark} {escape(mention.label)}" if word == room[0] else ""
             names = " ".join(name for name, applies in classes.items() if applies)
@@ -169,7 +169,7 @@ def _describe(match: Match, sentence: Sentence) -> str:
     joined = " ".join(sentence.words)
 
     def entity_html(mention: Mention) -> str:
-        parts = " … ".join(escape(joined[max(0, start) : end]) for start, end in mention.parts)
+        parts = ELLIPSIS.join(escape(joined[max(0, start) : end]) for start, end in mention.parts)
         return f"<bdi>{escape(mention.label)}</bdi> <q><bdi>{parts}</bdi></q>"
 
     outcome, gold, predicted = match

@@ -105,8 +105,10 @@ class Report:
     boundaries: Counts
     overlap: Counts
     types: Counts  # the labels of a sentence, regardless of their spans
+    words: Counts  # the pairs of a word and the label of an entity that covers it
     nested: SliceCounts
-    irregular: Counts  # strict, of mentions that are not contiguous spans of whole words
+    discontinuous: Counts  # strict, of mentions with several fragments
+    irregular: Counts  # strict, of mentions that do not align with token boundaries
     per_type: dict[str, Counts]  # strict, sorted by label
     overlap_macro: Average
     overlap_per_type: dict[str, Counts]
@@ -136,9 +138,14 @@ class Report:
         ours, theirs = self.measure_counts, other.measure_counts
         differences = {
             measure: difference(ours[measure], theirs[measure], resamples, seed)
-            for measure in MEASURES
+            for measure in (self if _occurs(self.discontinuous) else other).resampled
         }
         return replace(self, other=Comparison(name, other, differences))
+
+    @property
+    def resampled(self) -> tuple[str, ...]:
+        """The measures with confidence intervals and paired tests."""
+        return MEASURES + ("words", "discontinuous") * _occurs(self.discontinuous)
 
     @property
     def comparison_tables(self) -> list[ScoreTable]:
@@ -165,8 +172,11 @@ class Report:
             cells("types only", self.types),
             cells("nested entities", self.nested),
         ]
-        if self._has_irregular:
-            rows.append(cells("discontinuous or misaligned", self.irregular))
+        if _occurs(self.discontinuous):
+            rows.append(cells("words", self.words, "words"))
+            rows.append(cells("discontinuous", self.discontinuous, "discontinuous"))
+        if _occurs(self.irregular):
+            rows.append(cells("misaligned", self.irregular))
         types = [cells(label, row, label=label) for label, row in self.per_type.items()]
         middle = [] if intervals is None else ["95% CI of F1"]
         headings = ["", *_METRIC_NAMES, *middle, "support"]
@@ -176,7 +186,7 @@ class Report:
         """Return all scores as plain values for JSON; what does not occur is left out."""
         names: list[str | None] = [*self.per_type, None]
         counts = [[self.confusion.get((row, column), 0) for column in names] for row in names]
-        rows = ("micro", "macro", "boundaries", "overlap", "types", "nested")
+        rows = ("micro", "macro", "boundaries", "overlap", "types", "words", "nested")
         groups = ("per_type", "by_depth", "by_length")
         result: dict[str, Any] = {
             "sentences": self.sentences,
@@ -192,15 +202,12 @@ class Report:
         }
         if self.by_sentence_length:
             result["by_sentence_length"] = _rows_to_dict(self.by_sentence_length)
-        if self._has_irregular:
-            result["irregular"] = row_to_dict(self.irregular)
+        for name in ("discontinuous", "irregular"):
+            if _occurs(getattr(self, name)):
+                result[name] = row_to_dict(getattr(self, name))
         if self.prediction_scores is not None:
             result["calibration_error"] = round(self.prediction_scores.calibration_error, 4)
         return result
-
-    @property
-    def _has_irregular(self) -> bool:
-        return bool(self.irregular.gold or self.irregular.predicted)
 
 
 def detail_tables(report: Report) -> list[ScoreTable]:
@@ -252,6 +259,10 @@ def _slice_table(report: Report) -> ScoreTable:
     headings = ["", *_METRIC_NAMES, "gold", "found", "predicted"]
     note = "depth: number of containing entities; words, sentence: length in words"
     return ScoreTable("Strict scores by depth and length", headings, sections, note)
+
+
+def _occurs(row: Counts) -> bool:
+    return bool(row.gold or row.predicted)
 
 
 def _rows_to_dict(rows: Mapping[str, Row]) -> dict[str, dict[str, Any]]:

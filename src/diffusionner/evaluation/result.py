@@ -7,7 +7,7 @@ from typing import Any
 
 from diffusionner.data.fingerprint import Fingerprint, fingerprint
 from diffusionner.evaluation.report import Report, ScoreTable, detail_tables
-from diffusionner.evaluation.significance import LEVEL, MEASURES, Intervals, interval
+from diffusionner.evaluation.significance import LEVEL, Intervals, interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Evaluation:
         """Compute the intervals of a report; names: of the gold corpus and of the prediction."""
         counts = report.measure_counts
         ranges = Intervals(
-            {name: interval(counts[name], resamples, seed) for name in MEASURES},
+            {name: interval(counts[name], resamples, seed) for name in report.resampled},
             {label: interval(rows, resamples, seed) for label, rows in report.type_counts.items()},
         )
         data = fingerprint([pair.sentence for pair in report.pairs if pair.sentence is not None])

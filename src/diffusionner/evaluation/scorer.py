@@ -1,24 +1,26 @@
 """Scoring of predicted against gold entities, including nested ones.
 
-The entities of a sentence are a set, so duplicates count once. There are three measures:
+The entities of a sentence are a set, so duplicates count once. There are four measures:
 
-* strict: boundaries and label are correct;
+* strict: all boundaries, those of gaps included, and the label are correct;
 * boundaries only: the distinct spans of a sentence, whatever their labels;
 * overlap: the largest number of one-to-one pairs of gold and predicted entities that have the same
-  label and share at least one word (a maximum bipartite matching).
+  label and share at least one word (a maximum bipartite matching);
+* words: the distinct pairs of a word and the label of an entity that covers it. A discontinuous
+  entity of which only a fragment is found, or whose gap is missed, thus gets partial credit.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from diffusionner.corpus import Entity, Sentence, Span, is_annotated
+from diffusionner.corpus import Discontinuous, Entity, Sentence, Span, is_annotated
 from diffusionner.evaluation.counts import Average, Counts, IntArray, SliceCounts
 from diffusionner.evaluation.matching import Match, Outcome, count_overlapping, match_mentions
 from diffusionner.evaluation.mentions import JoinedWords, Mention, nesting, sentence_mentions
@@ -28,7 +30,7 @@ from diffusionner.evaluation.report import Pair, Report
 ENTITY_LENGTHS = (1, 2, 3, 4, 5, 10)
 SENTENCE_LENGTHS = (10, 20, 30, 40, 50)
 
-Entities = Sequence[Span | Entity]
+Entities = Sequence[Span | Discontinuous | Entity]
 
 
 def score(gold: Sequence[Entities], predicted: Sequence[Entities]) -> Report:
@@ -36,7 +38,10 @@ def score(gold: Sequence[Entities], predicted: Sequence[Entities]) -> Report:
 
     def mentions(entities: Entities) -> frozenset[Mention]:
         # Without the words, their numbers serve as characters.
-        return frozenset(Mention((e[:2],), e[2], e[1] - e[0]) for e in entities)
+        return frozenset(
+            Mention(e.fragments, e.label, sum(end - start for start, end in e.fragments))
+            for e in entities
+        )
 
     _check_lengths(gold, predicted)
     both = zip(gold, predicted, strict=True)
@@ -52,8 +57,8 @@ def score_sentences(gold: Sequence[Sentence], predicted: Sequence[Entities]) -> 
     pairs = []
     for sentence, entities in zip(gold, predicted, strict=True):
         joined = JoinedWords(sentence.words)
-        counted = [entity[:3] for entity in entities if is_annotated(sentence, entity[2])]
-        mentions = frozenset(joined.mention(*entity) for entity in counted)
+        counted = [entity for entity in entities if is_annotated(sentence, entity.label)]
+        mentions = frozenset(joined.mention(one.fragments, one.label) for one in counted)
         pairs.append(Pair(sentence_mentions(sentence), mentions, sentence))
     return score_pairs(pairs)
 
@@ -78,7 +83,9 @@ def score_pairs(pairs: list[Pair]) -> Report:
         boundaries=total["boundaries"],
         overlap=total["overlap"],
         types=total["types"],
+        words=total["words"],
         nested=slices["nested"].get(True, SliceCounts()),
+        discontinuous=total["discontinuous"],
         irregular=total["irregular"],
         per_type=per_type,
         overlap_macro=Average.over(overlap_per_type.values()),
@@ -107,7 +114,7 @@ def _count_sentences(
 ) -> tuple[dict[str, IntArray], dict[str, IntArray]]:
     """Return the counts of each measure and, for the strict one, of each label."""
     labels = sorted({m.label for pair in pairs for m in pair.gold | pair.predicted})
-    names = ("micro", "boundaries", "overlap", "types", "irregular")
+    names = ("micro", "boundaries", "overlap", "types", "words", "discontinuous", "irregular")
     measures = {name: np.zeros((len(pairs), 3), np.int64) for name in names}
     per_type = {label: np.zeros((len(pairs), 3), np.int64) for label in labels}
     for i, pair in enumerate(pairs):
@@ -121,12 +128,30 @@ def _count_sentences(
         measures["overlap"][i] = overlaps[i].total(), *sizes
         measures["types"][i] = (in_gold & in_predicted).total(), *sizes
         measures["boundaries"][i] = _compare({m.parts for m in gold}, {m.parts for m in predicted})
+        joined = None if pair.sentence is None else JoinedWords(pair.sentence.words)
+        measures["words"][i] = _compare(_words(gold, joined), _words(predicted, joined))
+        measures["discontinuous"][i] = _compare(
+            {m for m in gold if m.discontinuous}, {m for m in predicted if m.discontinuous}
+        )
         measures["irregular"][i] = _compare(
-            {m for m in gold if not m.regular}, {m for m in predicted if not m.regular}
+            {m for m in gold if not m.aligned}, {m for m in predicted if not m.aligned}
         )
         for label in in_predicted | in_gold:
             per_type[label][i] = correct[label], in_predicted[label], in_gold[label]
     return measures, per_type
+
+
+def _words(mentions: Set[Mention], joined: JoinedWords | None) -> set[tuple[int, str]]:
+    """Return each word of a mention, whole or in part, with the label of the mention.
+
+    joined: the words of the sentence; None if the parts of the mentions count words.
+    """
+    return {
+        (word, mention.label)
+        for mention in mentions
+        for first, last in (joined.covered_words(mention.parts) if joined else mention.parts)
+        for word in range(first, last)
+    }
 
 
 def _compare(gold: set[Any], predicted: set[Any]) -> tuple[int, int, int]:

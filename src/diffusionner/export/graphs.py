@@ -27,7 +27,8 @@ from diffusionner.model.network import DenoisingNetwork
 from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE
 
 INPUTS = DEVICE_ARRAYS[:7]  # what the encoder reads
-OUTPUTS = tuple(f.name for f in dataclasses.fields(Candidates) if f.name not in ("slots", "logits"))
+_ON_HOST = ("slots", "logits", "gapped")
+OUTPUTS = tuple(f.name for f in dataclasses.fields(Candidates) if f.name not in _ON_HOST)
 
 
 def write_graphs(ner: DiffusionNER, folder: Path) -> None:
@@ -55,9 +56,12 @@ def write_graphs(ner: DiffusionNER, folder: Path) -> None:
     with torch.no_grad():
         sentence = encoder(*inputs)
     known = _known_names(network)
-    layers = [f"layer{i}" for i in range(len(sentence) - 4 - len(known))]
+    on_host = ["fragments"] if network.finds_discontinuous else []  # the denoiser does not read it
+    sentence_only = sentence[len(on_host) :]
+    layers = [f"layer{i}" for i in range(len(sentence_only) - 4 - len(known))]
     outputs = ["starts", "ends", "left_words", "right_words", *known, *layers]
-    _record(encoder, inputs, [*INPUTS, *read], outputs, shapes, folder / ENCODER_FILE)
+    names = [*on_host, *outputs]
+    _record(encoder, inputs, [*INPUTS, *read], names, shapes, folder / ENCODER_FILE)
     spans = 7
     step = (
         torch.from_numpy(batch.lengths),
@@ -74,7 +78,7 @@ def write_graphs(ner: DiffusionNER, folder: Path) -> None:
         shapes = (*shapes, (*(of[n] for n in known), *({0: auto, 2: auto} for _ in layers)))
     names = ["lengths", "x", "t", "slots", *outputs]
     path = folder / DENOISER_FILE
-    _record(denoiser, (*step, *sentence), names, ["x0", *OUTPUTS], shapes, path)
+    _record(denoiser, (*step, *sentence_only), names, ["x0", *OUTPUTS], shapes, path)
     for name in (ENCODER_FILE, DENOISER_FILE):
         _finish(folder / name)
 
@@ -179,6 +183,8 @@ class EncoderGraph(_Graph):
         sentence = self.network.decoder.prepare(encoding)
         layers = [pair for pair in sentence.keys_values if pair is not None]
         fixed = [sentence.starts, sentence.ends, sentence.left, sentence.right]
+        if (fragments := self.network.fragment_scores(encoding)) is not None:
+            fixed.insert(0, fragments)
         initial = sentence.initial and (sentence.initial.spans, sentence.initial.types)
         known = (part for part in (*(initial or ()), sentence.types) if part is not None)
         return (*fixed, *known, *(tensor for pair in layers for tensor in pair))

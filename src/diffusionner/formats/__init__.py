@@ -67,6 +67,7 @@ def _checked(source: Source, format: Format, options: Any) -> Iterator[Sentence]
     for sentence in format.read(source, options):
         sentence.check()
         sentence.entities = list(dict.fromkeys(sentence.entities))
+        sentence.discontinuous = list(dict.fromkeys(sentence.discontinuous))
         yield sentence
     if sentence is None:
         raise _no_sentences(source.path)

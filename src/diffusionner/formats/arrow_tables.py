@@ -1,14 +1,15 @@
 """Sentences as rows of Arrow tables, shared by Parquet files and Hugging Face datasets.
 
-Writes one row per sentence with the columns of `COLUMNS`, which correspond to our JSON lines. Reads
-such rows, rows of `text` and `entities` by characters, and the usual rows of token classification:
-`tokens` and `ner_tags`, as strings or as numbers with names.
+Writes one row per sentence with the columns of `COLUMNS`, which correspond to our JSON lines; only
+discontinuous entities have a column of their own. Reads such rows, rows of `text` and `entities` by
+characters, and the usual rows of token classification: `tokens` and `ner_tags`, as strings or as
+numbers with names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,6 +33,7 @@ COLUMNS: dict[str, Shape] = {
     "text": "text",
     "text_start": "number",
     "offsets": [_PART],
+    "discontinuous": [{"fragments": [_PART], "label": "text"}],
     "irregular": [{"parts": [_PART], "label": "text"}],
 }
 # How `datasets` stores a Sequence of dicts.
@@ -158,6 +160,8 @@ class _Layout:
                 raise DataError(f"{where}: 'entities' has lists of different lengths; correct them")
             entities = zip(*lists, strict=True)
             record["entities"] = [dict(zip(names, entity, strict=True)) for entity in entities]
+        if "discontinuous" in record:
+            record["entities"] = [*record.get("entities", []), *record["discontinuous"]]
         return Record(record, where, jsonl.SHAPE)
 
     def _tag(self, tag: Any, where: str) -> str:
@@ -182,7 +186,8 @@ def _detect_layout(table: Table, options: TableOptions) -> _Layout:
     if tokens and not tags and not _has_shape(columns.get("entities"), *entities):
         tags = next((name for name in _TAGS if name in columns), None)
     # With tags the file is not ours: columns with our other names mean something else.
-    ours = ("doc",) if tags else ("doc", "text", "text_start", "offsets", "irregular")
+    more = ("text", "text_start", "offsets", "discontinuous", "irregular")
+    ours = ("doc",) if tags else ("doc", *more)
     wanted: dict[str, list[Shape]] = {name: [COLUMNS[name]] for name in ours if name in columns}
     wanted[tokens or "text"] = [["text"]] if tokens else ["text"]
     wanted[tags or "entities"] = [["text"], ["number"]] if tags else entities
@@ -295,7 +300,9 @@ def batches(sentences: Iterable[Sentence]) -> Iterator[Any]:
     rows: list[dict[str, Any]] = []
     size = 0
     for begin, sentence in slice_documents(sentences):
-        rows.append({"text_start": 0, "irregular": [], **jsonl.to_record(begin, sentence)})
+        row = jsonl.to_record(begin, replace(sentence, discontinuous=[]))
+        row["discontinuous"] = [entity._asdict() for entity in sentence.discontinuous]
+        rows.append({"text_start": 0, "irregular": [], **row})
         size += len(sentence.text or "")
         if len(rows) == _ROWS or size >= _CHARACTERS:
             yield RecordBatch.from_pylist(rows, schema=columns)

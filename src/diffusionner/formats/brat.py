@@ -13,9 +13,10 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from diffusionner.corpus import Irregular, Sentence
+from diffusionner.corpus import Sentence
 from diffusionner.errors import DataError
 from diffusionner.formats.documents import (
+    Annotation,
     TextDocument,
     TextOptions,
     check_annotations,
@@ -71,8 +72,8 @@ def _read_pair(source: Source, name: str, options: TextOptions) -> list[Sentence
     return sentences
 
 
-def _annotations(source: Source, path: Path, text: str) -> list[Irregular]:
-    found: dict[str, Irregular] = {}
+def _annotations(source: Source, path: Path, text: str) -> list[Annotation]:
+    found: dict[str, Annotation] = {}
     for where, line in source.lines(path):
         if not line.strip() or _IGNORED.match(line):
             continue
@@ -87,7 +88,7 @@ def _annotations(source: Source, path: Path, text: str) -> list[Irregular]:
     return list(found.values())
 
 
-def _annotation(line: str, text: str, where: str) -> tuple[str, Irregular]:
+def _annotation(line: str, text: str, where: str) -> tuple[str, Annotation]:
     match = _ANNOTATION.fullmatch(line)
     if match is None:
         raise DataError(
@@ -97,7 +98,7 @@ def _annotation(line: str, text: str, where: str) -> tuple[str, Irregular]:
     name, label, numbers, expected = match.groups()
     pairs = (part.split(" ") for part in numbers.split(";"))
     parts = [(int(start), int(end)) for start, end in pairs]
-    check_annotations(text, [Irregular(tuple(parts), label)], where)
+    check_annotations(text, [Annotation(tuple(parts), label)], where)
     found = " ".join(text[start:end] for start, end in parts)
     if found.split() != expected.split():
         raise DataError(
@@ -110,7 +111,7 @@ def _annotation(line: str, text: str, where: str) -> tuple[str, Irregular]:
             joined.append((start, end))
         else:
             joined[-1] = joined[-1][0], end
-    return name, Irregular(tuple(joined), label)
+    return name, Annotation(tuple(joined), label)
 
 
 def write(sentences: Iterable[Sentence], path: Path, options: TextOptions) -> None:
@@ -121,7 +122,7 @@ def write(sentences: Iterable[Sentence], path: Path, options: TextOptions) -> No
         annotations.write_bytes("".join(lines).encode())
 
 
-def _to_line(number: int, annotation: Irregular, document: TextDocument) -> str:
+def _to_line(number: int, annotation: Annotation, document: TextDocument) -> str:
     parts = [line for part in annotation.parts for line in _split_lines(document.text, *part)]
     offsets = ";".join(f"{start} {end}" for start, end in parts)
     covered = " ".join(document.text[start:end] for start, end in parts)
@@ -176,7 +177,10 @@ FORMAT = Format(
     write=write,
     options=TextOptions,
     capabilities=Capabilities(
-        irregular=True, text=True, label=lambda label: bool(label) and not _SPACE.search(label)
+        discontinuous=True,
+        irregular=True,
+        text=True,
+        label=lambda label: bool(label) and not _SPACE.search(label),
     ),
     folder=True,
 )

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from diffusionner.corpus import Irregular, Sentence, Span
+from diffusionner.corpus import Sentence, Span
 from diffusionner.errors import DataError
-from diffusionner.formats.documents import word_runs
-from diffusionner.formats.format import Capabilities, Format
+from diffusionner.formats.format import Format
 from diffusionner.formats.source import check_label
 
 _RENAME = ", or rename it"
@@ -22,17 +21,29 @@ def make_compatible(sentence: Sentence, format: Format, lossy: bool) -> Sentence
     """
     sentence.check()
     capabilities = format.capabilities
-    types, entities, irregular = sentence.types, sentence.entities, sentence.irregular
+    types, entities = sentence.types, sentence.entities
+    discontinuous, irregular = sentence.discontinuous, sentence.irregular
     if types is not None and not capabilities.types:
         if not lossy:
             raise _unsupported(sentence, format, "only some labels were annotated (its 'types')")
         types = None
-    kept = [a for a in irregular if _supports(capabilities, sentence, a)]
+    if discontinuous and not capabilities.discontinuous:
+        if not lossy:
+            fragments, label = discontinuous[0]
+            places = ", ".join(f"[{start}, {end})" for start, end in fragments)
+            raise _unsupported(sentence, format, f"entity {label} {places} is discontinuous")
+        discontinuous = []
+    kept = [
+        a
+        for a in irregular
+        if capabilities.irregular and (capabilities.discontinuous or len(a.parts) == 1)
+    ]
     if len(kept) < len(irregular):
         if not lossy:
-            (start, end), label = next((a.parts[0], a.label) for a in irregular if a not in kept)
-            what = f"entity {label} at characters {start}-{end} is discontinuous or does not align "
-            raise _unsupported(sentence, format, what + "with token boundaries")
+            parts, label = next(a for a in irregular if a not in kept)
+            places = " and ".join(f"{start}-{end}" for start, end in parts)
+            what = f"entity {label} at characters {places} does not align with token boundaries"
+            raise _unsupported(sentence, format, what)
         irregular = kept
     if len(entities) > 1 and not capabilities.crossing:
         entities = _without_crossing(sentence, format, lossy)
@@ -42,19 +53,19 @@ def make_compatible(sentence: Sentence, format: Format, lossy: bool) -> Sentence
     for word in sentence.words:
         if not capabilities.word(word):
             raise _unsupported(sentence, format, f"there is a word {word!r}", "")
-    for label in [span.label for span in entities] + [a.label for a in irregular]:
+    labels = [*(e.label for e in entities), *(e.label for e in discontinuous)]
+    for label in [*labels, *(a.label for a in irregular)]:
         check_label(label, sentence.where or "sentence")
         if not capabilities.label(label):
             raise _unsupported(sentence, format, f"there is a label {label!r}", _RENAME)
-    return replace(sentence, doc=doc, types=types, entities=entities, irregular=irregular)
-
-
-def _supports(capabilities: Capabilities, sentence: Sentence, annotation: Irregular) -> bool:
-    if capabilities.irregular == "contiguous":
-        return len(annotation.parts) == 1
-    if capabilities.irregular == "discontinuous":
-        return word_runs(sentence, annotation) is not None
-    return capabilities.irregular
+    return replace(
+        sentence,
+        doc=doc,
+        types=types,
+        entities=entities,
+        discontinuous=discontinuous,
+        irregular=irregular,
+    )
 
 
 def _without_crossing(sentence: Sentence, format: Format, lossy: bool) -> list[Span]:

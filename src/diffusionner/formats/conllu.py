@@ -22,12 +22,7 @@ from pathlib import Path
 from diffusionner.corpus import Sentence
 from diffusionner.errors import DataError
 from diffusionner.formats.conllu_entities import WRITTEN_FIELDS, EntityParser, encode_entities
-from diffusionner.formats.documents import (
-    Offsets,
-    add_word_runs,
-    entities_as_word_runs,
-    follows_in_text,
-)
+from diffusionner.formats.documents import Offsets, add_fragments, follows_in_text
 from diffusionner.formats.format import Capabilities, Format, NoOptions
 from diffusionner.formats.source import Sample, Source
 
@@ -181,8 +176,8 @@ def _finish(blocks: Sequence[_Block], doc: str | None, number: int) -> Iterator[
         if complete:
             sentence.text = text
             sentence.offsets = [(start + shift, end + shift) for start, end in block.offsets or ()]
-        for runs, label in block.entities:
-            add_word_runs(sentence, runs, label)
+        for fragments, label in block.entities:
+            add_fragments(sentence, fragments, label)
         yield sentence
 
 
@@ -207,7 +202,7 @@ def write(sentences: Iterable[Sentence], path: Path, options: NoOptions) -> None
                 file.write("# newpar\n" if "\n" in _between(before, sentence) else "")
                 file.write(f"# text = {text}\n")
             attached = _attached(sentence, after) if text is not None else set()
-            entities = entities_as_word_runs(sentence)
+            entities = sentence.all_entities
             encoded = encode_entities(entities, len(sentence.words), count)
             for index, (word, entity) in enumerate(zip(sentence.words, encoded, strict=True)):
                 misc = [f"Entity={entity}"] if entity else []
@@ -251,7 +246,7 @@ FORMAT = Format(
     read=read,
     write=write,
     capabilities=Capabilities(
-        irregular="discontinuous",
+        discontinuous=True,
         word=lambda word: bool(word.strip()) and "\t" not in word and "\n" not in word,
         doc=lambda doc: bool(doc) and doc == doc.strip() and "\n" not in doc,
     ),

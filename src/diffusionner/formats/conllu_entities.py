@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
+from diffusionner.corpus import Discontinuous, Span
 from diffusionner.errors import DataError
 from diffusionner.formats.documents import Offsets
 from diffusionner.formats.source import check_label
@@ -92,7 +93,7 @@ class EntityParser:
         return values[names[0]], check_label(label, where)
 
     def finish(self) -> list[tuple[Offsets, str]]:
-        """Return the entities as runs of words, ordered by the start of their last run."""
+        """Return the fragments of each entity, ordered by the start of the last one."""
         found: list[tuple[Offsets, str]] = []
         pending: dict[str, list[list[_Mention]]] = {}  # incomplete entities, by name
         for mention in self.mentions:
@@ -132,13 +133,14 @@ def _continues(mention: _Mention, index: int, before: Sequence[_Mention]) -> boo
     return not before or (mention.start >= before[-1].end and mention.label == before[-1].label)
 
 
-def encode_entities(entities: Iterable[tuple[Offsets, str]], words: int, count: int) -> list[str]:
+def encode_entities(entities: Iterable[Span | Discontinuous], words: int, count: int) -> list[str]:
     """Return the brackets of each word; entities are numbered from `count` + 1."""
     found: list[tuple[int, int, str, str]] = []
-    for number, (parts, label) in enumerate(entities, count + 1):
-        for index, (start, end) in enumerate(parts, 1):
-            name = f"{number}[{index}/{len(parts)}]" if len(parts) > 1 else f"{number}"
-            found.append((start, end, name, _escape(label)))
+    for number, entity in enumerate(entities, count + 1):
+        fragments = entity.fragments
+        for index, (start, end) in enumerate(fragments, 1):
+            name = f"{number}[{index}/{len(fragments)}]" if len(fragments) > 1 else f"{number}"
+            found.append((start, end, name, _escape(entity.label)))
     opens, closes, singles = [""] * words, [""] * words, [""] * words
     for start, end, name, label in sorted(found, key=lambda f: (f[0], -f[1])):  # outer first
         if end - start == 1:

@@ -2,12 +2,14 @@
 
 A Doc is split at its sentence starts; without any it is one sentence, or is split by the rules for
 text if the option `split` is true. Entities are those of `doc.ents` and of the span groups in
-`doc.spans`, which may be nested; sentences that share an entity are joined. Tokens of white space
-are not words: entities shrink to the words in them. If a Doc has unknown spaces, all its tokens are
-words and there is no text.
+`doc.spans`, which may be nested; sentences that share an entity are joined. A discontinuous entity
+is a span from its first to its last token whose `id_` lists its fragments, as in "0-1 3-4". Tokens
+of white space are not words: entities shrink to the words in them. If a Doc has unknown spaces, all
+its tokens are words and there is no text.
 
 A document, or a sentence without a document, is written as one Doc: all entities are in
-`doc.spans["sc"]`, the outermost also in `doc.ents`, the document's name in `doc.user_data["doc"]`.
+`doc.spans["sc"]`, the outermost contiguous ones also in `doc.ents`, the document's name in
+`doc.user_data["doc"]`.
 A DocBin is in memory as a whole, at most some 200 bytes per word; the rest is streamed.
 """
 
@@ -25,13 +27,13 @@ from typing import TYPE_CHECKING, Any
 
 import regex
 
-from diffusionner.corpus import Sentence, Span
+from diffusionner.corpus import Discontinuous, Sentence, Span, check_fragments
 from diffusionner.errors import DataError
 from diffusionner.formats.bio_tags import split_layers
 from diffusionner.formats.documents import (
+    Annotation,
     Offsets,
     TextDocument,
-    contiguous,
     group_by_document,
     to_sentences,
 )
@@ -56,6 +58,7 @@ _GROUP = "sc"  # spaCy's default
 _GAPS = "diffusionner:gaps"
 _ATTRIBUTES = ("ENT_IOB", "ENT_TYPE", "SENT_START")
 _CHUNK = 2**20
+_FRAGMENTS = regex.compile(r"[0-9]{1,9}-[0-9]{1,9}(?: [0-9]{1,9}-[0-9]{1,9})+")  # a span's id
 _SPACE_OR_TEXT = regex.compile(r"\s+|\S+")
 
 
@@ -141,14 +144,18 @@ def _sentences(doc: Doc, where: str, options: DocBinOptions) -> list[Sentence]:
         if index not in gaps:
             words[-1].append((token.idx, token.idx + len(token.text)))
     annotations = []
-    for start, end, label in _entities(doc, where, options):
-        inside = [doc[index] for index in range(start, end) if index not in gaps]
-        if not inside:
-            raise DataError(
-                f"{where}: entity {label} at tokens {start}-{end} is only white space; remove it"
-            )
-        last = inside[-1]
-        annotations.append(contiguous(inside[0].idx, last.idx + len(last.text), label))
+    for entity in _entities(doc, where, options):
+        label, parts = entity.label, []
+        for start, end in entity.fragments:
+            inside = [doc[index] for index in range(start, end) if index not in gaps]
+            if not inside:
+                raise DataError(
+                    f"{where}: entity {label} at tokens {start}-{end} is only white space; "
+                    "remove it"
+                )
+            last = inside[-1]
+            parts.append((inside[0].idx, last.idx + len(last.text)))
+        annotations.append(Annotation(tuple(parts), label))
     name = doc.user_data.get("doc")
     document = TextDocument(doc.text, annotations, name if isinstance(name, str) else None, where)
     sentences = to_sentences(document, sentences=list(filter(None, words)))
@@ -186,24 +193,39 @@ def _group_names(options: DocBinOptions) -> list[str]:
     return list(filter(None, options.spans.split("+")))
 
 
-def _entities(doc: Doc, where: str, options: DocBinOptions) -> list[Span]:
+def _entities(doc: Doc, where: str, options: DocBinOptions) -> list[Span | Discontinuous]:
     """Return the entities by tokens, without those that an earlier group has too."""
-    found: list[Span] = []
+    found: list[tuple[Span, str]] = []  # with the id
     try:
         for name in _group_names(options) or [*doc.spans, _ENTS]:
             group = doc.ents if name == _ENTS else doc.spans.get(name, ())
-            spans = [Span(span.start, span.end, span.label_) for span in group]
+            spans = [(Span(span.start, span.end, span.label_), span.id_) for span in group]
             known = set(found)
             found += [span for span in spans if span not in known]
     except (IndexError, KeyError, ValueError) as error:
         raise DataError(
             f"{where}: spaCy cannot decode the entities ({reason(error)}); write them again"
         ) from error
-    for start, end, label in found:
+    for (start, end, label), _ in found:
         check_label(label, where)
         if start == end:
             raise DataError(f"{where}: entity {label} at token {start} is empty; remove it")
-    return found
+    return [_entity(span, name, len(doc), where) for span, name in found]
+
+
+def _entity(span: Span, name: str, tokens: int, where: str) -> Span | Discontinuous:
+    """Return the entity of a span with the id `name`."""
+    if _FRAGMENTS.fullmatch(name) is None:
+        return span
+    pairs = (part.split("-") for part in name.split(" "))
+    entity = Discontinuous(tuple((int(start), int(end)) for start, end in pairs), span.label)
+    check_fragments(entity, tokens, where)
+    if (entity.start, entity.end) != span[:2]:
+        raise DataError(
+            f"{where}: entity {span.label} at tokens {span.start}-{span.end} has the id '{name}', "
+            "which lists fragments elsewhere; correct it, or remove it"
+        )
+    return entity
 
 
 @contextmanager
@@ -295,6 +317,10 @@ def _to_doc(sentences: Sequence[Sentence], vocab: Vocab) -> Doc:
         for entities, target in ((sentence.entities, spans), (outer, outermost)):
             for start, end, label in entities:
                 target.append(DocSpan(doc, places[start], places[end - 1] + 1, label=label))
+        for fragments, label in sentence.discontinuous:
+            found = [(places[start], places[end - 1] + 1) for start, end in fragments]
+            name = " ".join(f"{start}-{end}" for start, end in found)
+            spans.append(DocSpan(doc, found[0][0], found[-1][1], label=label, span_id=name))
     doc.spans[_GROUP] = spans
     doc.set_ents(outermost)
     return doc
@@ -336,6 +362,6 @@ FORMAT = Format(
     read=read,
     write=write,
     options=DocBinOptions,
-    capabilities=Capabilities(text=True),
+    capabilities=Capabilities(discontinuous=True, text=True),
     extensions=(".spacy",),
 )

@@ -79,5 +79,5 @@ FORMAT = Format(
     read=read,
     write=write,
     options=OffsetOptions,
-    capabilities=Capabilities(irregular="contiguous", text=True),
+    capabilities=Capabilities(irregular=True, text=True),
 )

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
+from typing import NamedTuple
 
 import regex
 
-from diffusionner.corpus import Irregular, Sentence, Span
+from diffusionner.corpus import Discontinuous, Irregular, Sentence, Span, check_fragments
 from diffusionner.errors import DataError
 from diffusionner.text import split_sentences
 
@@ -30,19 +31,26 @@ class TextOptions:
             raise ValueError(f"words is one of {', '.join(_WORDS)}, not '{self.words}'")
 
 
+class Annotation(NamedTuple):
+    """A labelled part of a text, or several; `parts` are character offsets in order."""
+
+    parts: tuple[tuple[int, int], ...]
+    label: str
+
+
 @dataclass(slots=True)
 class TextDocument:
     """A text with annotations by character."""
 
     text: str
-    annotations: list[Irregular] = field(default_factory=list)
+    annotations: list[Annotation] = field(default_factory=list)
     doc: str | None = None
     where: str = ""
 
 
-def contiguous(start: int, end: int, label: str) -> Irregular:
+def contiguous(start: int, end: int, label: str) -> Annotation:
     """Return an annotation that has one part."""
-    return Irregular(((start, end),), label)
+    return Annotation(((start, end),), label)
 
 
 def to_sentences(
@@ -77,7 +85,7 @@ def to_sentences(
     starts = [offsets[0][0] for offsets in joined]
     for annotation in document.annotations:
         number = max(0, bisect_right(starts, annotation.parts[0][0]) - 1)
-        _add_annotation(result[number], annotation)
+        add_annotation(result[number], annotation)
     return result
 
 
@@ -91,7 +99,7 @@ def split_text(text: str, words: str) -> list[Offsets]:
 
 
 def _join_across_annotations(
-    sentences: Sequence[Offsets], annotations: Sequence[Irregular]
+    sentences: Sequence[Offsets], annotations: Sequence[Annotation]
 ) -> list[Offsets]:
     starts = [offsets[0][0] for offsets in sentences]
     # Number of annotations that each sentence shares with the previous one, as differences:
@@ -112,21 +120,41 @@ def _join_across_annotations(
     return result
 
 
-def _add_annotation(sentence: Sentence, annotation: Irregular) -> None:
-    """Add an annotation as an entity if it is a span of whole words, else as irregular."""
-    offsets = sentence.offsets
-    assert offsets is not None
-    if len(annotation.parts) == 1:
-        (start, end), label = annotation.parts[0], annotation.label
-        first = bisect_left(offsets, (start, -1))
-        last = bisect_left(offsets, end, key=lambda word: word[1])
-        if first <= last < len(offsets) and (offsets[first][0], offsets[last][1]) == (start, end):
-            sentence.entities.append(Span(first, last + 1, label))
+def add_annotation(sentence: Sentence, annotation: Annotation) -> None:
+    """Add an annotation as an entity if its parts are whole words, else as irregular."""
+    _, offsets = sentence.characters()
+    fragments: Offsets = []
+    for part in _join_touching(annotation.parts):
+        first = bisect_left(offsets, (part[0], -1))
+        last = bisect_left(offsets, part[1], key=lambda word: word[1])
+        if not first <= last < len(offsets) or (offsets[first][0], offsets[last][1]) != part:
+            sentence.irregular.append(Irregular(*annotation))
             return
-    sentence.irregular.append(annotation)
+        fragments.append((first, last + 1))
+    add_fragments(sentence, fragments, annotation.label)
 
 
-def check_annotations(text: str, annotations: Iterable[Irregular], where: str) -> None:
+def add_fragments(sentence: Sentence, fragments: Iterable[tuple[int, int]], label: str) -> None:
+    """Add an entity given by fragments of words; consecutive words are one fragment."""
+    joined = _join_touching(fragments)
+    if len(joined) == 1:
+        sentence.entities.append(Span(*joined[0], label))
+        return
+    entity = Discontinuous(tuple(joined), label)
+    check_fragments(entity, len(sentence.words), sentence.where or "sentence")
+    sentence.discontinuous.append(entity)
+
+
+def _join_touching(parts: Iterable[tuple[int, int]]) -> Offsets:
+    joined: Offsets = []
+    for start, end in parts:
+        if joined and joined[-1][1] == start:
+            start = joined.pop()[0]
+        joined.append((start, end))
+    return joined
+
+
+def check_annotations(text: str, annotations: Iterable[Annotation], where: str) -> None:
     """Raise DataError if an annotation lies outside its text or its parts are not in order."""
     size = len(text)
     for parts, label in annotations:
@@ -203,46 +231,14 @@ def follows_in_text(sentence: Sentence, previous: Sentence) -> bool:
     return sentence.offsets[0][0] >= previous.offsets[-1][1]
 
 
-def character_annotations(sentence: Sentence, shift: int = 0) -> list[Irregular]:
-    """Return all annotations of a sentence by character, entities before irregular ones."""
+def character_annotations(sentence: Sentence, shift: int = 0) -> list[Annotation]:
+    """Return all annotations of a sentence by character: contiguous entities come first."""
     _, offsets = sentence.characters()
-    regular = (
-        (((offsets[start][0], offsets[end - 1][1]),), label)
-        for start, end, label in sentence.entities
+    of_words = (
+        ([(offsets[start][0], offsets[end - 1][1]) for start, end in e.fragments], e.label)
+        for e in sentence.all_entities
     )
     return [
-        Irregular(tuple((start + shift, end + shift) for start, end in parts), label)
-        for parts, label in (*regular, *sentence.irregular)
+        Annotation(tuple((start + shift, end + shift) for start, end in parts), label)
+        for parts, label in (*of_words, *sentence.irregular)
     ]
-
-
-def add_word_runs(sentence: Sentence, runs: Offsets, label: str) -> None:
-    """Add an entity given as runs of words, `end` exclusive; several runs are irregular."""
-    if len(runs) == 1:
-        sentence.entities.append(Span(*runs[0], label))
-        return
-    _, offsets = sentence.characters()
-    parts = tuple((offsets[start][0], offsets[end - 1][1]) for start, end in runs)
-    sentence.irregular.append(Irregular(parts, label))
-
-
-def word_runs(sentence: Sentence, irregular: Irregular) -> Offsets | None:
-    """Return the runs of words of an annotation; None if it does not align with words."""
-    _, offsets = sentence.characters()
-    starts = {start: index for index, (start, _) in enumerate(offsets)}
-    ends = {end: index + 1 for index, (_, end) in enumerate(offsets)}
-    if any(start not in starts or end not in ends for start, end in irregular.parts):
-        return None
-    return [(starts[start], ends[end]) for start, end in irregular.parts]
-
-
-def entities_as_word_runs(sentence: Sentence) -> list[tuple[Offsets, str]]:
-    """Return all entities as runs of words, for formats that write only such entities."""
-    found: list[tuple[Offsets, str]] = [
-        ([(start, end)], label) for start, end, label in sentence.entities
-    ]
-    for irregular in sentence.irregular:
-        runs = word_runs(sentence, irregular)
-        assert runs is not None  # ensured by the format's capabilities
-        found.append((runs, irregular.label))
-    return found

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from diffusionner.corpus import Sentence
 from diffusionner.errors import DataError, nearest
@@ -26,9 +26,8 @@ class Capabilities:
     """
 
     crossing: bool = True  # entities that overlap without one containing the other
-    # Irregular annotations: all of them, none, only "discontinuous" ones made of whole words, or
-    # only "contiguous" ones that do not align with token boundaries.
-    irregular: bool | Literal["discontinuous", "contiguous"] = False
+    discontinuous: bool = False  # entities of several fragments
+    irregular: bool = False  # annotations that do not align with token boundaries
     text: bool = False  # characters between words
     types: bool = False  # labels that were annotated, if not all
     word: Callable[[str], bool] = bool  # test for words that can be written

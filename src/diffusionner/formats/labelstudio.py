@@ -193,5 +193,5 @@ FORMAT = Format(
     read=read,
     write=write,
     options=LabelStudioOptions,
-    capabilities=Capabilities(irregular="contiguous", text=True),
+    capabilities=Capabilities(irregular=True, text=True),
 )

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from diffusionner.corpus import Irregular
 from diffusionner.errors import DataError
-from diffusionner.formats.documents import TextOptions, contiguous
+from diffusionner.formats.documents import Annotation, TextOptions, contiguous
 
 UNITS = {"characters": "characters", "utf16": "UTF-16 code units"}  # with names for messages
 
@@ -39,7 +38,7 @@ def offsets_in(unit: str, text: str) -> Sequence[int]:
 
 def to_annotations(
     text: str, spans: Iterable[tuple[int, int, str]], unit: str, where: str
-) -> list[Irregular]:
+) -> list[Annotation]:
     """Convert spans in this unit to annotations by character."""
     offsets = offsets_in(unit, text)
     annotations = []

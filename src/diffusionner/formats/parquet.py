@@ -76,6 +76,6 @@ FORMAT = Format(
     read=read,
     write=write,
     options=TableOptions,
-    capabilities=Capabilities(irregular=True, text=True),
+    capabilities=Capabilities(discontinuous=True, irregular=True, text=True),
     extensions=(".parquet",),
 )

@@ -16,9 +16,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from diffusionner.corpus import Irregular, Sentence
+from diffusionner.corpus import Sentence
 from diffusionner.errors import DataError
-from diffusionner.formats.documents import TextDocument, TextOptions, contiguous, to_sentences
+from diffusionner.formats.documents import (
+    Annotation,
+    TextDocument,
+    TextOptions,
+    contiguous,
+    to_sentences,
+)
 from diffusionner.formats.format import Capabilities, Format
 from diffusionner.formats.source import Sample, Source, shorten
 from diffusionner.label_set import label_text
@@ -120,11 +126,11 @@ def _labels(types: list[str], described: Mapping[str, str]) -> dict[str, str]:
     return {name: label_text(name, described.get(name, "")) for name in types}
 
 
-def _parse(body: str, where: str) -> tuple[str, list[Irregular]]:
+def _parse(body: str, where: str) -> tuple[str, list[Annotation]]:
     """Return the text without marks, and the marks by character."""
     text: list[str] = []
     starts: list[int] = []
-    marks: list[Irregular] = []
+    marks: list[Annotation] = []
     place = 0
     while place < len(body):
         character = body[place]
@@ -163,5 +169,5 @@ FORMAT = Format(
     recognises=recognises,
     read=read,
     options=PassageOptions,
-    capabilities=Capabilities(crossing=False, irregular="contiguous", text=True, types=True),
+    capabilities=Capabilities(crossing=False, irregular=True, text=True, types=True),
 )

@@ -150,5 +150,5 @@ FORMAT = Format(
     read=read,
     write=write,
     options=TextOptions,
-    capabilities=Capabilities(irregular="contiguous", text=True),
+    capabilities=Capabilities(irregular=True, text=True),
 )

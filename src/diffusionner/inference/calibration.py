@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
-from diffusionner.corpus import Sentence, Span, is_annotated
-from diffusionner.inference.decoding import DecodedEntity
+from diffusionner.corpus import Sentence, is_annotated
+from diffusionner.inference.decoding import DecodedEntity, ScoreRule, to_spans
 from diffusionner.storage.calibration import Calibration
 
 DEFAULT_THRESHOLD = 0.5
@@ -20,6 +22,20 @@ MIN_PER_KNOT = 25  # minimum number of predicted entities per knot
 MIN_GOLD = 50  # gold entities that a type needs to get its own threshold
 EQUIVALENT_F1 = 0.003  # smaller differences are ignored
 GRID = np.round(np.arange(0.25, 0.76, 0.05), 2)
+
+
+class Outcomes(NamedTuple):
+    """Predicted entities, [N] each."""
+
+    sums: np.ndarray  # summed probabilities
+    scores: np.ndarray
+    right: np.ndarray  # true if the entity is correct
+    types: np.ndarray
+    gapped: np.ndarray  # true if it is discontinuous
+
+    def scored_by(self, rule: ScoreRule) -> np.ndarray:
+        """Return the scores that a rule gives them."""
+        return np.where(self.gapped, rule.of_gapped.scores(self.sums), rule.scores(self.sums))
 
 
 def fit_calibration(
@@ -33,21 +49,39 @@ def fit_calibration(
     predicted: entities of the sentences with any sum, overlaps resolved; one_threshold: for all
     types, because a model with open labels will be asked for others.
     """
-    sums, right, types = outcomes(sentences, predicted, labels)
+    found = outcomes(sentences, predicted, labels)
+    sums, right, types = (part[~found.gapped] for part in (found.sums, found.right, found.types))
     if len(sums) < 2 * MIN_PER_KNOT:
         return None
-    centres, rates = _knots(sums, right)
-    calibration = Calibration(tuple(centres), tuple(rates), {})
+    calibration = _fit(sums, right)
     scores = calibration.scores(sums)
     gold = Counter(entity.label for s in sentences for entity in set(s.entities))
+    gapped = _fit_gapped(sentences, found)
     if one_threshold:
         threshold = _best_threshold(scores, right, gold.total())
-        return Calibration(calibration.sums, calibration.probabilities, {}, threshold)
+        return replace(calibration, threshold=threshold, gapped=gapped)
     thresholds = {
         label: _best_threshold(scores[types == type_id], right[types == type_id], gold[label])
         for type_id, label in enumerate(labels)
     }
-    return Calibration(calibration.sums, calibration.probabilities, thresholds)
+    return replace(calibration, thresholds=thresholds, gapped=gapped)
+
+
+def _fit_gapped(sentences: Sequence[Sentence], found: Outcomes) -> Calibration | None:
+    """Fit a calibration of discontinuous entities, which are rare: all types share a threshold."""
+    sums, right = found.sums[found.gapped], found.right[found.gapped]
+    if len(sums) < 2 * MIN_PER_KNOT:
+        return None
+    calibration = _fit(sums, right)
+    gold = sum(len(set(sentence.discontinuous)) for sentence in sentences)
+    threshold = _best_threshold(calibration.scores(sums), right, gold)
+    return replace(calibration, threshold=threshold)
+
+
+def _fit(sums: np.ndarray, right: np.ndarray) -> Calibration:
+    """Fit the map from sums to probabilities, without thresholds."""
+    centres, rates = _knots(sums, right)
+    return Calibration(tuple(centres), tuple(rates), {})
 
 
 def _knots(sums: np.ndarray, right: np.ndarray) -> tuple[list[float], list[float]]:
@@ -76,18 +110,25 @@ def outcomes(
     sentences: Sequence[Sentence],
     predicted: Sequence[Sequence[DecodedEntity]],
     labels: Sequence[str],
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return sum, right or wrong, and type of all predicted entities of annotated types."""
-    sums, right, types = [], [], []
+) -> Outcomes:
+    """Return what became of all predicted entities of annotated types."""
+    sums, scores, right, types, gapped = [], [], [], [], []
     for sentence, entities in zip(sentences, predicted, strict=True):
-        gold = set(sentence.entities)
-        for entity in entities:
-            label = labels[entity.type_id]
-            if is_annotated(sentence, label):
+        gold = {*sentence.entities, *sentence.discontinuous}
+        for entity, span in zip(entities, to_spans(entities, labels), strict=True):
+            if is_annotated(sentence, span.label):
                 sums.append(entity.summed_probability)
-                right.append(Span(entity.left, entity.right + 1, label) in gold)
+                scores.append(entity.score)
+                right.append(span in gold)
                 types.append(entity.type_id)
-    return np.array(sums), np.array(right, dtype=bool), np.array(types, dtype=np.int64)
+                gapped.append(bool(entity.gaps))
+    return Outcomes(
+        np.array(sums),
+        np.array(scores),
+        np.array(right, dtype=bool),
+        np.array(types, dtype=np.int64),
+        np.array(gapped, dtype=bool),
+    )
 
 
 def _best_threshold(scores: np.ndarray, right: np.ndarray, gold: int) -> float:

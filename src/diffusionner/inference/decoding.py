@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import pairwise, repeat
 from typing import NamedTuple
 
 import numpy as np
 
 from diffusionner.batching import Windows
-from diffusionner.corpus import Span
+from diffusionner.corpus import Discontinuous, Offsets, Span, split_at_gaps
 from diffusionner.diffusion import Candidates
 from diffusionner.settings import InferenceSettings
 from diffusionner.storage.calibration import Calibration
@@ -27,6 +29,7 @@ class DecodedEntity(NamedTuple):
     summed_probability: float  # P^l + P^r + P^c, averaged over steps
     score: float  # in [0, 1]
     votes: int  # spans with these boundaries, in the step that has the most of them
+    gaps: Offsets = ()  # first and last word of each gap of a discontinuous entity
 
 
 class EntityColumns(NamedTuple):
@@ -41,6 +44,7 @@ class EntityColumns(NamedTuple):
     votes: np.ndarray
 
 
+Gapped = Sequence[tuple[int, DecodedEntity]]  # discontinuous entities with their sentences
 _to_entity = partial(tuple.__new__, DecodedEntity)  # DecodedEntity(*row) takes nearly twice as long
 NO_ENTITIES = EntityColumns(*[np.zeros(0, dtype=np.int64)] * 7)
 
@@ -76,17 +80,24 @@ class ScoreRule:
             self.min_sums = np.array(list(minimum_of))
         else:
             self.min_sums = np.full(len(labels), DEFAULT_PHI)
+        self.of_gapped = self  # the rule for discontinuous entities
+        if calibration is not None and calibration.gapped is not None:
+            self.of_gapped = ScoreRule(settings, labels, calibration.gapped, trained_for)
 
     def take(self, types: Sequence[int]) -> ScoreRule:
         """Return the rule for some of the types, in this order."""
-        rule = copy.copy(self)
-        rule.min_sums = self.min_sums[list(types)]
-        return rule
+        return self._with_minima(lambda sums: sums[list(types)])
 
     def only(self, wanted: np.ndarray) -> ScoreRule:
         """Return the rule that keeps entities of the wanted types alone: [C] flags."""
+        return self._with_minima(lambda sums: np.where(wanted, sums, np.inf))
+
+    def _with_minima(self, change: Callable[[np.ndarray], np.ndarray]) -> ScoreRule:
         rule = copy.copy(self)
-        rule.min_sums = np.where(wanted, self.min_sums, np.inf)
+        rule.min_sums = change(self.min_sums)
+        rule.of_gapped = rule
+        if self.of_gapped is not self:
+            rule.of_gapped = self.of_gapped._with_minima(change)
         return rule
 
     def scores(self, sums: np.ndarray) -> np.ndarray:
@@ -150,14 +161,42 @@ def merge_candidates(
     )  # fmt: skip
 
 
+def gapped_entities(
+    candidates: Candidates[np.ndarray], windows: Windows, chosen: np.ndarray, rule: ScoreRule
+) -> Gapped:
+    """Return the discontinuous entities of a batch that score high enough.
+
+    Windows keep those whose middle they own. chosen: [B] windows of the batch.
+    """
+    found = candidates.gapped
+    if found is None or not found.probability.size:
+        return []
+    rule, entities = rule.of_gapped, []
+    summed = 3 * found.probability
+    passed = (found.probability > 0) & (summed >= rule.min_sums[found.type_id])
+    for place in np.argwhere(passed).tolist():
+        row, step, slot = place
+        window, sums = chosen[row], summed[row, step, slot]
+        parts = found.fragments[row, step, slot] + windows.offset[window]
+        words = parts[found.fragments[row, step, slot, :, 0] >= 0].tolist()
+        left, right = words[0][0], words[-1][1]
+        if windows.owned_start[window] <= (left + right + 1) // 2 < windows.owned_end[window]:
+            gaps = tuple((one[1] + 1, other[0] - 1) for one, other in pairwise(words))
+            type_id, score = int(found.type_id[row, step, slot]), float(rule.scores(sums))
+            one = DecodedEntity(left, right, type_id, float(sums), score, 1, gaps)
+            entities.append((int(windows.sentence[window]), one))
+    return entities
+
+
 def entities_by_sentence(
-    parts: Iterable[EntityColumns], sentences: Sequence[int], policy: str
+    parts: Iterable[EntityColumns], sentences: Sequence[int], policy: str, gapped: Gapped = ()
 ) -> list[list[DecodedEntity]]:
     """Return the entities of each sentence in reading order, with overlaps resolved."""
     columns = EntityColumns(*map(np.concatenate, zip(NO_ENTITIES, *parts, strict=True)))
     order = np.lexsort((-columns.right, columns.left, columns.sentence))
     columns = EntityColumns(*(column[order] for column in columns))
-    entities = list(map(_to_entity, zip(*(c.tolist() for c in columns[1:]), strict=True)))
+    rows = zip(*(c.tolist() for c in columns[1:]), repeat(()), strict=False)
+    entities = list(map(_to_entity, rows))
     starts, ends = (np.searchsorted(columns.sentence, sentences, s) for s in ("left", "right"))
     listed = [entities[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
     if policy != "all":
@@ -166,6 +205,13 @@ def entities_by_sentence(
         overlap = same & (columns.left[1:] <= columns.right[:-1])
         for place in np.flatnonzero(np.isin(sentences, columns.sentence[1:][overlap])).tolist():
             listed[place] = resolve_overlaps(listed[place], policy)
+    if gapped:
+        place_of = {sentence: place for place, sentence in enumerate(sentences)}
+        more: dict[int, list[DecodedEntity]] = defaultdict(list)
+        for sentence, entity in gapped:
+            more[place_of[sentence]].append(entity)
+        for place, several in more.items():
+            listed[place] = resolve_overlaps([*listed[place], *several], policy)
     return listed
 
 
@@ -209,10 +255,31 @@ def resolve_overlaps(entities: Iterable[DecodedEntity], policy: str) -> list[Dec
     For `nested` and `flat`, filtering by φ before or after gives the same result, since a lower φ
     only adds entities that rank last. Thresholds by type must be applied before: an entity below
     its threshold must not exclude another.
+
+    A discontinuous entity may share words with others ("muscle pain and stiffness") unless the
+    policy is `flat`: then those without gaps come first, and no word is in two entities.
     """
-    ranked = sorted(entities, key=lambda e: (-e.summed_probability, e.left, e.right, e.type_id))
+    everything = sorted(
+        entities, key=lambda e: (-e.summed_probability, e.left, e.right, e.type_id, e.gaps)
+    )
+    ranked = [entity for entity in everything if not entity.gaps]
+    gapped = [entity for entity in everything if entity.gaps]
     chosen = choose_spans([(e.left, e.right + 1, e.score) for e in ranked], policy)
-    return sorted((ranked[i] for i in chosen), key=lambda e: (e.left, -e.right, e.type_id))
+    kept = [ranked[i] for i in chosen]
+    if policy.startswith("flat"):
+        taken = {word for entity in kept for word in _words(entity)}
+        for entity in gapped:
+            if taken.isdisjoint(words := _words(entity)):
+                kept.append(entity)
+                taken |= words
+    else:
+        kept += gapped
+    return sorted(kept, key=lambda e: (e.left, -e.right, e.type_id, e.gaps))
+
+
+def _words(entity: DecodedEntity) -> set[int]:
+    between = {word for first, last in entity.gaps for word in range(first, last + 1)}
+    return set(range(entity.left, entity.right + 1)) - between
 
 
 def choose_spans(spans: Sequence[tuple[int, int, float]], policy: str) -> list[int]:
@@ -276,9 +343,22 @@ def _flat_view(spans: Sequence[tuple[int, int, float]], nested: Iterable[int]) -
     return [index for _, _, chosen in following for index in chosen]
 
 
-def to_spans(entities: Iterable[DecodedEntity], labels: Sequence[str]) -> list[Span]:
+def to_spans(
+    entities: Iterable[DecodedEntity], labels: Sequence[str]
+) -> list[Span | Discontinuous]:
     """Convert entities to labelled spans, as corpora hold them."""
-    return [Span(e.left, e.right + 1, labels[e.type_id]) for e in entities]
+    return [
+        Discontinuous(fragments_of(e), labels[e.type_id])
+        if e.gaps
+        else Span(e.left, e.right + 1, labels[e.type_id])
+        for e in entities
+    ]
+
+
+def fragments_of(entity: DecodedEntity) -> Offsets:
+    """Return the fragments of an entity in words, their ends exclusive."""
+    gaps = tuple((first, last + 1) for first, last in entity.gaps)
+    return split_at_gaps(entity.left, entity.right + 1, gaps)
 
 
 def _overlap(a: tuple[int, int, float], b: tuple[int, int, float]) -> bool:

@@ -22,7 +22,12 @@ def join_groups(
         return parts[0]
     before = np.cumsum(sizes) - sizes
     moved = [
-        replace(part, type_id=part.type_id + first, logits=None)  # whose size is that of the group
+        replace(
+            part,
+            type_id=part.type_id + first,
+            logits=None,  # whose size is that of the group
+            gapped=part.gapped and replace(part.gapped, type_id=part.gapped.type_id + first),
+        )
         for part, first in zip(parts, before.tolist(), strict=True)
     ]
 

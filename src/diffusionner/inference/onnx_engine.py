@@ -11,6 +11,8 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,7 @@ from diffusionner.diffusion import (
 from diffusionner.errors import CheckpointError, first_line
 from diffusionner.files import read_bounded
 from diffusionner.inference.engine import Pending
+from diffusionner.inference.fragments import gapped_candidates
 from diffusionner.inference.label_groups import join_groups
 from diffusionner.label_set import LabelSet
 from diffusionner.settings import InferenceSettings, Settings
@@ -115,10 +118,8 @@ class OnnxEngine:
             running.append(self.workers.submit(self._all_candidates, inputs, own, settings))
 
         def wait() -> Candidates[np.ndarray]:
-            parts = [part.result() for part in running]
-            count = max(part.left.shape[2] for part in parts)
-            padded = [part.map(lambda array: _pad_slots(array, count)) for part in parts]
-            return Candidates.combine(padded, np.concatenate).map(itemgetter(order))
+            parts = _pad_slots([part.result() for part in running])
+            return Candidates.combine(parts, np.concatenate).map(itemgetter(order))
 
         return wait
 
@@ -134,10 +135,9 @@ class OnnxEngine:
     ) -> Candidates[np.ndarray]:
         """Return the candidates of all groups of labels; decoding chooses among equal spans."""
         parts = [self._candidates(inputs | group, start, settings) for group in self.groups]
-        most = max(part.left.shape[2] for part in parts)
-        padded = [part.map(lambda array: _pad_slots(array, most)) for part in parts]
         sizes = [group["label_belongs"].shape[1] if group else 0 for group in self.groups]
-        return join_groups(padded, sizes, 0 if start.given is None else start.given.shape[1])
+        given = 0 if start.given is None else start.given.shape[1]
+        return join_groups(_pad_slots(parts), sizes, given)
 
     def _candidates(
         self,
@@ -145,10 +145,25 @@ class OnnxEngine:
         start: ReverseStart[np.ndarray],
         settings: InferenceSettings,
     ) -> Candidates[np.ndarray]:
-        """Encode sentences, run the reverse process and read out the candidates."""
+        """Encode sentences and return their candidates."""
         lengths = inputs["lengths"]
-        slots, given, timestep = start.slots, start.given, start.timestep
         sentence = {**self.encoder.run(inputs), "lengths": lengths}
+        found = self._reverse(inputs, sentence, start, settings)
+        if (scores := sentence.get("fragments")) is not None:
+            found.gapped = gapped_candidates(scores)
+        return found
+
+    def _reverse(
+        self,
+        inputs: dict[str, np.ndarray],
+        sentence: dict[str, np.ndarray],
+        start: ReverseStart[np.ndarray],
+        settings: InferenceSettings,
+    ) -> Candidates[np.ndarray]:
+        """Run the reverse process on encoded sentences and read out the candidates."""
+        lengths, slots, given, timestep = (
+            inputs["lengths"], start.slots, start.given, start.timestep
+        )  # fmt: skip
         spans = None
         if settings.start == "candidates" and slots.shape[1]:
             spans, scores = best_spans(sentence["initial"], slots.shape[1])
@@ -208,8 +223,20 @@ if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=_restart_threads)
 
 
-def _pad_slots(array: np.ndarray, count: int) -> np.ndarray:
-    """Pad [B, S, K, ...] with empty slots."""
+def _pad_slots(parts: Sequence[Candidates[np.ndarray]]) -> list[Candidates[np.ndarray]]:
+    """Pad candidates with empty slots, so that all have as many."""
+    slots = max(part.left.shape[2] for part in parts)
+    gapped = max(part.gapped.type_id.shape[2] if part.gapped else 0 for part in parts)
+    padded = []
+    for part in parts:
+        of_gapped = part.gapped and part.gapped.map(partial(_pad, count=gapped))
+        part = replace(part, gapped=None).map(partial(_pad, count=slots))
+        padded.append(replace(part, gapped=of_gapped))
+    return padded
+
+
+def _pad(array: np.ndarray, count: int) -> np.ndarray:
+    """Pad the third dimension with zeros."""
     width = [(0, 0)] * array.ndim
     width[2] = (0, count - array.shape[2])
     return np.pad(array, width)

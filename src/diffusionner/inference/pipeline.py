@@ -12,7 +12,7 @@ import numpy as np
 
 from diffusionner.batching import EncodedCorpus
 from diffusionner.batching.subwords import SubwordTokenizer
-from diffusionner.corpus import Entities, Sentence, Span
+from diffusionner.corpus import Discontinuous, Entities, Sentence, Span
 from diffusionner.errors import CheckpointError
 from diffusionner.inference import open_labels, pickling, refining, self_test
 from diffusionner.inference.coverage import refuse_unread
@@ -188,6 +188,11 @@ class DiffusionNER:
         return self.network.encoder
 
     @property
+    def finds_discontinuous(self) -> bool:
+        """Whether entities may have gaps."""
+        return bool(self.settings.decoder.discontinuous)
+
+    @property
     def is_open(self) -> bool:
         """True for a model that reads labels as words and can be asked for any."""
         return self.settings.reads_labels
@@ -315,7 +320,7 @@ class DiffusionNER:
         sentences: Sequence[Sentence],
         progress: Callable[[int, int], None] = lambda done, total: None,
         **options: Any,
-    ) -> list[list[Span]]:
+    ) -> list[list[Span | Discontinuous]]:
         """Return the entities of a corpus as labelled spans, as the scorer compares them.
 
         progress is called with the number of windows done and in total.

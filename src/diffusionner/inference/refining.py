@@ -53,6 +53,8 @@ class RefinementTask(PredictionTask):
 
         def wait() -> Candidates[np.ndarray]:
             candidates = pending()
+            if self.only:
+                candidates.gapped = None
             left, right = (x + first[:, None, None] for x in (candidates.left, candidates.right))
             for i, row in enumerate(rows):
                 for slot, span in enumerate(row):

@@ -18,7 +18,7 @@ import numpy as np
 
 from diffusionner.batching import EncodedCorpus
 from diffusionner.batching.subwords import SubwordTokenizer
-from diffusionner.corpus import Entities, Entity, Sentence
+from diffusionner.corpus import ELLIPSIS, Entities, Entity, Sentence
 from diffusionner.diffusion import AUTO, BeliefDenoiser, ReverseStart, span_slots
 from diffusionner.diffusion.beliefs import softmax
 from diffusionner.inference.coverage import measure_coverage
@@ -28,6 +28,8 @@ from diffusionner.inference.decoding import (
     EntityColumns,
     ScoreRule,
     entities_by_sentence,
+    fragments_of,
+    gapped_entities,
     merge_candidates,
 )
 from diffusionner.inference.documents import (
@@ -68,6 +70,7 @@ class PredictionTask:
     sentences: Sequence[int]
     blocks: np.ndarray | None = None  # of documents, for each sentence; None: by their `doc`
     decoded: list[EntityColumns] = field(default_factory=list)  # of finished batches
+    gapped: list[tuple[int, DecodedEntity]] = field(default_factory=list)  # likewise
     candidates: list[CandidateColumns] = field(default_factory=list)  # to denoise over documents
     remaining: int = 0  # unfinished batches
 
@@ -142,6 +145,7 @@ def predict_each(
         while len(running) > limit:
             task, chosen, candidates = running.popleft()
             found, windows = candidates(), task.corpus.windows
+            task.gapped += gapped_entities(found, windows, chosen, rule)
             if beliefs is None:
                 task.decoded.append(merge_candidates(found, windows, chosen, rule))
             else:
@@ -152,7 +156,7 @@ def predict_each(
             task = unfinished.popleft()
             if beliefs is not None:
                 task.decoded.append(task.denoise(beliefs, settings.steps, rule))
-            yield entities_by_sentence(task.decoded, task.sentences, policy)
+            yield entities_by_sentence(task.decoded, task.sentences, policy, task.gapped)
 
     for task in tasks:
         batches = task.corpus.sorted_batches(size, task.sentences, engine.subword_multiple)
@@ -200,14 +204,27 @@ class Item:
         entities = Entities()
         entities.text, entities.labels = cast("str | Sequence[str]", self.content), labels
         for part in self.parts:
-            for left, right, type_id, _, score, votes in next(decoded):
+            for found in next(decoded):
+                left, right, type_id, _, score, votes, gaps = found
                 start, end = part.starts[left], part.ends[right]
                 if isinstance(self.content, str):
                     text = self.content[start:end]
                 else:
                     text = " ".join(part.words[left : right + 1])
-                entities.append(Entity(start, end, labels[type_id], score, text, votes))
+                entity = Entity(start, end, labels[type_id], score, text, votes)
+                entities.append(self._with_gaps(entity, part, found) if gaps else entity)
         return entities
+
+    def _with_gaps(self, entity: Entity, part: TextSentence, found: DecodedEntity) -> Entity:
+        """Return a discontinuous entity of a sentence with its gaps."""
+        gaps = tuple((part.ends[first - 1], part.starts[last + 1]) for first, last in found.gaps)
+        pieces = [
+            self.content[part.starts[first] : part.ends[end - 1]]
+            if isinstance(self.content, str)
+            else " ".join(part.words[first:end])
+            for first, end in fragments_of(found)
+        ]
+        return entity._replace(gaps=gaps, text=ELLIPSIS.join(pieces))
 
 
 def predict_stream(

@@ -18,6 +18,7 @@ from diffusionner.batching.subwords import SubwordTokenizer
 from diffusionner.diffusion import ReverseStart
 from diffusionner.errors import SettingsError, first_line, nearest
 from diffusionner.inference.engine import Engine, Pending
+from diffusionner.inference.fragments import gapped_candidates
 from diffusionner.inference.label_groups import join_groups
 from diffusionner.label_set import LabelSet
 from diffusionner.model.base import Network
@@ -113,7 +114,10 @@ class TorchEngine:
                 labels = None if group is None else group.expand(len(batch.subwords))
                 encoding = network.encoder(tensors, labels)
                 found = network.candidates(encoding, batch.keys, on_device, settings)
-                parts.append(found.map(lambda tensor: tensor.cpu().numpy()))
+                on_host = found.map(lambda tensor: tensor.cpu().numpy())
+                if (scores := network.fragment_scores(encoding)) is not None:
+                    on_host.gapped = gapped_candidates(scores.cpu().numpy())
+                parts.append(on_host)
         sizes = [0 if group is None else group.belongs.shape[1] for group in self.groups]
         given = 0 if start.given is None else start.given.shape[1]
         candidates = join_groups(parts, sizes, given)
@@ -147,7 +151,7 @@ def load_engine(
     running = (
         network if precision == "float32" else _lower_precision(network, PRECISIONS[precision])
     )
-    if not on_gpu or network.joins_labels:
+    if not on_gpu or network.joins_labels or network.finds_discontinuous:
         return TorchEngine(network, running)
     from diffusionner.inference.gpu.engine import GpuEngine
 
@@ -169,7 +173,7 @@ def _lower_precision(network: Network, dtype: torch.dtype) -> Network:
 def engine_in_training(network: Network) -> Engine:
     """Return an engine for a network that is being trained, on its current device."""
     on_gpu = next(network.parameters()).is_cuda
-    if network.joins_labels:
+    if network.joins_labels or network.finds_discontinuous:
         return TorchEngine(network, autocast=on_gpu)
     if on_gpu:
         from diffusionner.inference.gpu.engine import GpuEngine

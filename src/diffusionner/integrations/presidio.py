@@ -82,19 +82,24 @@ class DiffusionNERRecognizer(LocalRecognizer):  # type: ignore[misc]
     def analyze(
         self, text: str, entities: Sequence[str], nlp_artifacts: object = None
     ) -> list[RecognizerResult]:
-        """Return the results for the requested Presidio entities; empty means all."""
+        """Return the results for the requested Presidio entities; empty means all.
+
+        A discontinuous entity has a result for each fragment, so that all are anonymized and what
+        lies between them is not.
+        """
         return [
-            self._result(entity)
+            self._result(entity, start, end)
             for entity in self.ner(text, **self.options)
             if entity.label in self.mapping
             and (not entities or self.mapping[entity.label] in entities)
+            for start, end in entity.fragments
         ]
 
-    def _result(self, entity: Entity) -> RecognizerResult:
+    def _result(self, entity: Entity, start: int, end: int) -> RecognizerResult:
         return RecognizerResult(
             self.mapping[entity.label],
-            entity.start,
-            entity.end,
+            start,
+            end,
             min(entity.score, self.MAX_SCORE),
             analysis_explanation=AnalysisExplanation(
                 recognizer=self.name,

@@ -1,13 +1,15 @@
 """A spaCy component: `nlp.add_pipe("diffusionner", config={...})`.
 
 All entities, including nested ones, are written to `doc.spans[spans_key]` with their scores.
-The best set of them that do not overlap is also written to `doc.ents`. With `refine`, the spans of
-an earlier component are denoised, and `doc.spans[spans_key].attrs["outcomes"]` says what became of
-each.
+The best set of them that do not overlap is also written to `doc.ents`. A discontinuous entity,
+which `doc.ents` cannot hold, is a span from its first to its last token; `span._.fragments` lists
+the (start, end) tokens of its fragments. With `refine`, the spans of an earlier component are
+denoised, and `doc.spans[spans_key].attrs["outcomes"]` says what became of each.
 """
 
 # No postponed annotations: older versions of spaCy read the types of the factory's arguments.
 
+import re
 import shutil
 from bisect import bisect_right
 from collections import deque
@@ -22,11 +24,11 @@ import srsly
 from spacy.language import Language
 from spacy.tokens import Doc, Span, SpanGroup
 
-from diffusionner.corpus import Entity
+from diffusionner.corpus import Entity, gaps_between
 from diffusionner.errors import SettingsError
 from diffusionner.inference.decoding import choose_spans
 from diffusionner.label_set import Labels, LabelSet
-from diffusionner.refinement import Outcome
+from diffusionner.refinement import Outcome, SpanLike
 from diffusionner.storage import registry
 from diffusionner.storage.config import is_model, model_files, read_config
 from diffusionner.text import TextSentence, split_sentences
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 ENTS = "ents"  # refine doc.ents
 _FOLDER = "model"  # within the component's folder of a saved pipeline
+_SPAN_ID = re.compile(r"\d+-\d+( \d+-\d+)+")
 
 
 class SpacyComponent:
@@ -113,15 +116,23 @@ class SpacyComponent:
                 doc.ents = []  # replaced by what they became
             yield self._annotate(doc, *refined)
 
-    def _given(self, doc: Doc) -> list[tuple[int, int, str | None]]:
+    def _given(self, doc: Doc) -> list[SpanLike]:
         assert self.refine is not None
         spans = doc.ents if self.refine == ENTS else doc.spans.get(self.refine, [])
-        return [(span.start, span.end, span.label_ or None) for span in spans]
+        return [
+            Entity(span.start, span.end, span.label_, gaps=gaps_between(tuple(span._.fragments)))
+            if len(span._.fragments) > 1
+            else (span.start, span.end, span.label_ or None)
+            for span in spans
+        ]
 
     def _annotate(
         self, doc: Doc, entities: Sequence[Entity], outcomes: Sequence[Outcome] = ()
     ) -> Doc:
-        scored = [(Span(doc, e.start, e.end, label=e.label), e.score) for e in entities]
+        scored = [
+            (Span(doc, e.start, e.end, label=e.label, span_id=_span_id(e)), e.score)
+            for e in entities
+        ]
         attrs: dict[str, Any] = {"scores": np.array([s for _, s in scored], dtype=np.float32)}
         if self.refine is not None:
             place = {id(entity): number for number, entity in enumerate(entities)}
@@ -132,7 +143,8 @@ class SpacyComponent:
         doc.spans[self.spans_key] = SpanGroup(
             doc, name=self.spans_key, attrs=attrs, spans=[span for span, _ in scored]
         )
-        doc.ents = [*doc.ents, *self._flat(scored, doc.ents)]
+        whole = [one for one, entity in zip(scored, entities, strict=True) if not entity.gaps]
+        doc.ents = [*doc.ents, *self._flat(whole, doc.ents)]
         return doc
 
     def _flat(self, scored: Iterable[tuple[Span, float]], before: Sequence[Span]) -> list[Span]:
@@ -179,7 +191,7 @@ class SpacyComponent:
 
 @Language.factory(  # type: ignore[untyped-decorator]
     "diffusionner",
-    assigns=["doc.spans", "doc.ents", "token.ent_iob", "token.ent_type"],
+    assigns=["doc.spans", "doc.ents", "token.ent_iob", "token.ent_type", "span._.fragments"],
 )
 def create(
     nlp: Language,
@@ -201,6 +213,25 @@ def create(
     return SpacyComponent(
         name, model, spans_key, device, refine, only, label_map, labels, **options
     )
+
+
+# spaCy stores the attributes of a span by its characters, but a discontinuous entity may have those
+# of another one. Its id is stored with the span itself.
+
+
+def _span_id(entity: Entity) -> str:
+    """Return the fragments of a discontinuous entity as the id of its span: "0-1 3-4"."""
+    return " ".join(f"{start}-{end}" for start, end in entity.fragments) if entity.gaps else ""
+
+
+def _fragments(span: Span) -> list[tuple[int, int]]:
+    if _SPAN_ID.fullmatch(span.id_) is None:
+        return [(span.start, span.end)]
+    parts = (part.split("-") for part in span.id_.split())
+    return [(int(start), int(end)) for start, end in parts]
+
+
+Span.set_extension("fragments", getter=_fragments, force=True)
 
 
 def _sentences(doc: Doc) -> list[TextSentence]:

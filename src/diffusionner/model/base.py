@@ -32,6 +32,7 @@ class Network(nn.Module, ABC):
         self.labels = list(labels)
         self.method = settings.method
         self.joins_labels = settings.decoder.joins_labels
+        self.finds_discontinuous = bool(settings.decoder.discontinuous)
         self.encoder = SentenceEncoder(transformer, settings.encoder)
         self.table = None
         if settings.decoder.types == "vectors":
@@ -55,6 +56,10 @@ class Network(nn.Module, ABC):
 
         keys: [B] noise keys of the sentences. Only methods that denoise use keys and start.
         """
+
+    def fragment_scores(self, encoding: SentenceEncoding) -> Tensor | None:
+        """Return scores of the parts of discontinuous entities; None if the model finds none."""
+        return None
 
     def belief_denoiser(self) -> BeliefDenoiser | None:
         """Return what denoises candidates over documents; None if the method does not."""

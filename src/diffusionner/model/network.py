@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from diffusionner.batching import Batch
+from diffusionner.corpus import Sentence
 from diffusionner.diffusion import (
     AUTO,
     BeliefDenoiser,
@@ -30,6 +31,7 @@ from diffusionner.model.base import Network
 from diffusionner.model.beliefs import BeliefNetwork
 from diffusionner.model.decoder import EntityDecoder, Prediction, PreparedSentence, read_out
 from diffusionner.model.encoder import SentenceEncoding, Transformer
+from diffusionner.model.fragments import FragmentScores
 from diffusionner.model.initializer import SpanScores, best_spans
 from diffusionner.model.tensors import to_device
 from diffusionner.settings import InferenceSettings, Settings
@@ -49,7 +51,10 @@ class ReverseState:
 class DenoisingNetwork(Network):
     """Sentence encoder and entity decoder, with the schedule and coordinates of the diffusion."""
 
-    type_weights = tuple(f"decoder.{name}" for name in EntityDecoder.type_weights)
+    type_weights = (
+        *(f"decoder.{name}" for name in EntityDecoder.type_weights),
+        *(f"fragments.{name}" for name in FragmentScores.type_weights),
+    )
 
     def __init__(self, transformer: Transformer, labels: Sequence[str], settings: Settings) -> None:
         super().__init__(transformer, labels, settings)
@@ -62,6 +67,14 @@ class DenoisingNetwork(Network):
             settings.decoder,
             transformer.config.hidden_size,
         )
+        self.fragments = None
+        if settings.decoder.discontinuous:
+            self.fragments = FragmentScores(
+                self.encoder.hidden_size,
+                len(self.labels),
+                settings.decoder.dropout,
+                transformer.config.hidden_size if settings.decoder.joins_labels else None,
+            )
         self.beliefs = BeliefNetwork() if settings.decoder.beliefs else None
         if self.beliefs is not None:
             self.beliefs.requires_grad_(False)  # it is added last, already fitted
@@ -75,6 +88,21 @@ class DenoisingNetwork(Network):
         if self.beliefs is None:
             return None
         return BeliefDenoiser(self.beliefs.weights(), self.schedule)
+
+    @classmethod
+    def resolve_settings(cls, settings: Settings, sentences: Sequence[Sentence]) -> Settings:
+        """Find discontinuous entities if the training data has some, unless the settings say."""
+        found = any(sentence.discontinuous for sentence in sentences)
+        if settings.decoder.discontinuous is not None or not found:
+            return settings
+        return replace(settings, decoder=replace(settings.decoder, discontinuous=True))
+
+    def fragment_scores(self, encoding: SentenceEncoding) -> Tensor | None:
+        """Return the scores of the parts of discontinuous entities, [B, M, M, C + 2]."""
+        if self.fragments is None:
+            return None
+        scores: Tensor = self.fragments(encoding.states, encoding.mask, encoding.types)
+        return scores
 
     def prepare(self, batch: Batch[Tensor], freeze_encoder: bool = False) -> PreparedSentence:
         """Encode a batch; the only part whose cost does not depend on the number of steps."""

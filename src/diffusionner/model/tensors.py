@@ -18,6 +18,8 @@ def batch_to_device(batch: Batch[np.ndarray], device: torch.device) -> Batch[Ten
     moved = with_tensors(batch, to_device(device_arrays(batch), device))
     if batch.labels is not None:
         moved.labels = RowLabels(*to_device(list(vars(batch.labels).values()), device))
+    if batch.gap_cells is not None:
+        (moved.gap_cells,) = to_device([batch.gap_cells], device)
     return moved
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from diffusionner.corpus import Entities, Entity
+from diffusionner.corpus import ELLIPSIS, Entities, Entity
 from diffusionner.inference.documents import BlockCounter
 from diffusionner.refinement import GivenSpans
 from diffusionner.service.limits import BATCH_WORK, PART_WORK
@@ -69,9 +69,12 @@ class Document:
 
     def _in_characters(self, found: Sequence[Found], labels: Sequence[str]) -> Iterator[Entity]:
         for sentence, rows in zip(self.sentences, found, strict=True):
-            for left, right, type_id, _, score, _ in rows:
-                start, end = sentence.starts[left], sentence.ends[right]
-                yield Entity(start, end, labels[type_id], score, self.text[start:end])
+            starts, ends = sentence.starts, sentence.ends
+            for left, right, type_id, _, score, _, words in rows:
+                gaps = tuple((ends[first - 1], starts[last + 1]) for first, last in words)
+                entity = Entity(starts[left], ends[right], labels[type_id], score, gaps=gaps)
+                said = ELLIPSIS.join(self.text[start:end] for start, end in entity.fragments)
+                yield entity._replace(text=said)
 
 
 @dataclass(frozen=True, eq=False)

@@ -74,6 +74,7 @@ class RefineSpan(BaseModel):
     end: Index = Field(description="End, exclusive.")
     label: Label | None = None
     score: float | None = Field(None, allow_inf_nan=False)
+    fragments: Any = Field(None, description="Refused: only contiguous spans can be refined.")
 
 
 class RefineText(BaseModel):
@@ -126,7 +127,10 @@ class FoundEntity(BaseModel):
     end: int = Field(description="End, exclusive.")
     label: str
     score: float = Field(description="Probability that the entity is correct.")
-    text: str
+    text: str = Field(description="That of the entity; fragments are joined by an ellipsis.")
+    fragments: list[tuple[int, int]] | None = Field(
+        None, description="Start and end of each fragment of a discontinuous entity; else absent."
+    )
 
 
 class TextResult(BaseModel):

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from diffusionner.corpus import Sentence
+from diffusionner.corpus import Offsets, Sentence
 from diffusionner.errors import CheckpointError, DiffusionNERError, first_line
 from diffusionner.label_set import LabelSet
 from diffusionner.refinement import PlacedSpan
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 FEW = 8  # slices in a batch of short requests
 
 # Entities of a sentence, as `inference.decoding.DecodedEntity`: left and right word, type, summed
-# probability, score and votes. Plain tuples, since the HTTP process does not load that module.
-Found: TypeAlias = Sequence[tuple[int, int, int, float, float, int]]
+# probability, score, votes, and gaps. Plain tuples: the HTTP process does not load that module.
+Found: TypeAlias = Sequence[tuple[int, int, int, float, float, int, Offsets]]
 
 
 class Operation(NamedTuple):

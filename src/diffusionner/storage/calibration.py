@@ -23,6 +23,7 @@ class Calibration:
     probabilities: tuple[float, ...]  # non-decreasing
     thresholds: Mapping[str, float]
     threshold: float | None = None  # of all types alike, if labels are open
+    gapped: Calibration | None = None  # of discontinuous entities
 
     def threshold_of(self, label: str) -> float:
         """Return the minimum score of a type."""
@@ -47,7 +48,8 @@ class Calibration:
         values = asdict(self)
         if self.threshold is None:
             del values["threshold"]
-        return values
+        del values["gapped"]
+        return values if self.gapped is None else values | {"gapped": self.gapped.to_dict()}
 
     @classmethod
     def from_dict(cls, values: Any, labels: Sequence[str], origin: str) -> Calibration:
@@ -72,7 +74,10 @@ class Calibration:
                 f"{origin}: 'calibration' must be ascending and have a threshold for each label; "
                 "run `diffusionner calibrate` again"
             )
-        return cls(sums, probabilities, thresholds, shared)
+        gapped = values.get("gapped")
+        if gapped is not None:
+            gapped = cls.from_dict(gapped, labels, origin)
+        return cls(sums, probabilities, thresholds, shared, gapped)
 
 
 def _numbers(values: Iterable[Any], high: float) -> tuple[float, ...]:

@@ -174,6 +174,7 @@ def _starting_settings(start: str | Path | DiffusionNER) -> tuple[Settings, str,
         replace(
             own,
             data=Settings().data,
+            decoder=replace(own.decoder, discontinuous=None),  # as the data has such entities
             training=Settings().training,
             encoder=replace(own.encoder, name=str(start)),
             inference=replace(own.inference, threshold=None, phi=None),
@@ -212,6 +213,8 @@ def _describe(
     entities = "some entities overlap" if nested else "no two entities overlap"
     training = settings.training
     documents = "; documents are denoised: decoder.beliefs=true" * settings.decoder.beliefs
+    if data.discontinuous() and settings.decoder.discontinuous is None:
+        entities += ", some are discontinuous"
     return [
         f"data: {len(data.train):,} training sentences, {len(data.labels)} types, {dev}; "
         f"{entities}: inference.overlap={settings.inference.overlap}{documents}",

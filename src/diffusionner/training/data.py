@@ -25,8 +25,12 @@ class RunData:
     labels: list[str]
 
     def irregular(self) -> int:
-        """Return the number of training annotations that are not contiguous whole words."""
+        """Return the number of training annotations that do not align with words."""
         return sum(len(sentence.irregular) for sentence in self.train)
+
+    def discontinuous(self) -> int:
+        """Return the number of discontinuous training entities."""
+        return sum(len(sentence.discontinuous) for sentence in self.train)
 
     def fingerprint(self, settings: Settings) -> str:
         """Return a hash of the settings, train and dev, by which a run is recognised."""
@@ -36,6 +40,8 @@ class RunData:
         state = hashlib.blake2b(start.encode(), digest_size=8)
         for sentence in self.train + self.dev:
             state.update(repr((sentence.words, sentence.entities, sentence.doc)).encode())
+            if sentence.discontinuous:
+                state.update(repr(sentence.discontinuous).encode())
             if sentence.types is not None:
                 state.update(repr(sentence.types).encode())
         return state.hexdigest()

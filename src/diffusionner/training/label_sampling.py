@@ -61,6 +61,16 @@ class LabelSampler:
             local[row, chosen] = np.arange(len(chosen))
         types = np.where(batch.gold_types >= 0, local[batch.row[:, None], batch.gold_types], -1)
         order = np.argsort(types < 0, axis=1, kind="stable")  # entities before padding
+        gap_cells = batch.gap_cells
+        if gap_cells is not None:
+            # Fragments and jumps are those of all types; their grids follow those of the types.
+            shift = present.shape[1] - annotated.shape[1]
+            grids = np.pad(local, ((0, 0), (0, 2)))
+            grids[:, -2:] = np.arange(2) + annotated.shape[1] + shift
+            gap_cells = gap_cells.copy()
+            known = gap_cells[..., 0] >= 0
+            moved = grids[batch.row[:, None], gap_cells[..., 0]]
+            gap_cells[..., 0] = np.where(known, moved, -1)
         return replace(
             batch,
             gold=np.take_along_axis(batch.gold, order[..., None], 1),
@@ -69,6 +79,7 @@ class LabelSampler:
             annotated_types=present[batch.row]
             & np.take_along_axis(annotated, labels_of_row[batch.row], 1),
             labels=RowLabels.of(read, self.pad),
+            gap_cells=gap_cells,
         )
 
 

@@ -25,7 +25,12 @@ from diffusionner.model.network import DenoisingNetwork
 from diffusionner.model.tensors import to_device
 from diffusionner.settings import Settings
 from diffusionner.training.matching import finite, match, matched_count, matching_cost, span_iou
-from diffusionner.training.type_losses import classification_loss, independent_loss, type_loss
+from diffusionner.training.type_losses import (
+    classification_loss,
+    fragment_loss,
+    independent_loss,
+    type_loss,
+)
 
 OWN_DRAWS_FROM_NOISE = 0.5  # share of own draws that start from noise, not from candidates
 Predicted = TypeVar("Predicted")
@@ -162,6 +167,7 @@ class StepOutput:
 
     prediction: Prediction
     initial: SpanScores | None
+    fragments: Tensor | None  # [B, M, M, C + 2] scores of the parts of discontinuous entities
 
 
 class DenoisingObjective(MatchingObjective[StepOutput]):
@@ -213,14 +219,16 @@ class DenoisingObjective(MatchingObjective[StepOutput]):
         inputs: those of `NoisySpans`.
         """
         spans, t, start_noise, from_noise = inputs
-        sentence = self.network.prepare(batch, self.freeze_encoder)
+        encoding = self.network.encode(batch, self.freeze_encoder)
+        sentence = self.network.decoder.prepare(encoding)
         if sentence.initial is not None:
             candidates = best_spans(sentence.initial.spans, spans.shape[2])[0]
             x = self.network.coordinates.encode(candidates, sentence.lengths)
             x = torch.where(from_noise[:, None, None], start_noise, x)
             own = self._own_draw(sentence, x[:, None], from_noise[:, None], t[:, -1:])
             spans = torch.cat([spans, candidates[:, None], own], 1)
-        return StepOutput(self.network.decoder(sentence, spans, t), sentence.initial)
+        prediction = self.network.decoder(sentence, spans, t)
+        return StepOutput(prediction, sentence.initial, self.network.fragment_scores(encoding))
 
     @torch.no_grad()
     def _own_draw(
@@ -257,6 +265,8 @@ class DenoisingObjective(MatchingObjective[StepOutput]):
         if step.initial is not None:
             # The initializer counts as much as the K spans of one draw.
             loss = loss + self.spans * self._initial_loss(step.initial, batch)
+        if step.fragments is not None:
+            loss = loss + self.spans * fragment_loss(step.fragments, batch)
         return loss
 
     def _initial_loss(self, initial: SpanScores, batch: Batch[Tensor]) -> Tensor:

@@ -63,6 +63,11 @@ def has_documents(sentences: Iterable[Sentence]) -> bool:
 def has_overlaps(sentences: Iterable[Sentence]) -> bool:
     """Return True if any two entities share a word."""
     for sentence in sentences:
+        if sentence.discontinuous:
+            spans = (span for e in sentence.all_entities for span in e.fragments)
+            words = [word for start, end in spans for word in range(start, end)]
+            if len(set(words)) < len(words):
+                return True
         end = 0
         for span in sorted(sentence.entities):
             if span.start < end:

@@ -55,11 +55,19 @@ def evaluate_on_dev(
         passing = [[e for e in one if e.summed_probability >= phi] for one in resolved]
         return DevResult(f1, replace(inference, phi=phi), passing, None, phi)
     inference = replace(inference, phi=None)
-    minimum = ScoreRule(inference, labels, calibration).min_sums.tolist()
+    rule = ScoreRule(inference, labels, calibration)
+    minimum, of_gapped = rule.min_sums.tolist(), rule.of_gapped.min_sums.tolist()
     # An entity below the threshold of its type must not exclude another.
-    passed = ([e for e in one if e.summed_probability >= minimum[e.type_id]] for one in found)
+    passed = (
+        [
+            entity
+            for entity in one
+            if entity.summed_probability >= (of_gapped if entity.gaps else minimum)[entity.type_id]
+        ]
+        for one in found
+    )
     resolved = [resolve_overlaps(one, inference.overlap) for one in passed]
-    _, correct, _ = outcomes(sentences, resolved, labels)
+    correct = outcomes(sentences, resolved, labels).right
     f1 = float(_f1(sentences, np.ones_like(correct), correct))
     return DevResult(f1, inference, resolved, calibration, phi)
 
@@ -81,14 +89,16 @@ def best_phi(
     sentences: Sequence[Sentence], found: Predictions, labels: Sequence[str]
 ) -> tuple[float, float]:
     """Return the φ of a grid with the best micro F1, and that F1; the middle one of a tie."""
-    sums, correct, _ = outcomes(sentences, found, labels)
-    f1 = _f1(sentences, sums >= GRID[:, None], correct)
+    outcome = outcomes(sentences, found, labels)
+    f1 = _f1(sentences, outcome.sums >= GRID[:, None], outcome.right)
     best = np.flatnonzero(f1 == f1.max())
     return float(GRID[best[len(best) // 2]]), float(f1.max())
 
 
 def _f1(sentences: Sequence[Sentence], passed: np.ndarray, correct: np.ndarray) -> np.ndarray:
     """Return micro F1 of the predictions that passed, [..., N] → [...]; correct: [N]"""
-    gold = sum(len(set(s.entities)) + len(s.irregular) for s in sentences)
+    gold = sum(
+        len(set(s.entities)) + len(set(s.discontinuous)) + len(s.irregular) for s in sentences
+    )
     f1: np.ndarray = 2 * (passed & correct).sum(-1) / np.maximum(1, passed.sum(-1) + gold)
     return f1

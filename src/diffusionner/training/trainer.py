@@ -152,6 +152,7 @@ class Trainer:
             and single_gpu
             and training.accumulation == 1
             and not settings.encoder.passage_words  # whose batches are of any size
+            and not settings.decoder.discontinuous
             and not settings.decoder.joins_labels
             and self.network.encoder.one_mask  # others may wait for the GPU, unlike a recording
         )
@@ -439,8 +440,13 @@ class Trainer:
         reporter = Reporter(self.output, self.progress, total, self._sentences_done(), main)
         if ignored := self.data.irregular():
             reporter.say(
-                f"{ignored} training annotations are discontinuous or do not align with words "
-                "and are ignored; `diffusionner data check` lists them"
+                f"{ignored} training annotations do not align with words and are ignored; "
+                "`diffusionner data check` lists them"
+            )
+        if (gapped := self.data.discontinuous()) and not self.network.finds_discontinuous:
+            reporter.say(
+                f"{gapped} training entities are discontinuous and are ignored; set "
+                "decoder.discontinuous=true to find such entities"
             )
         return reporter
 

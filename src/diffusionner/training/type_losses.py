@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from diffusionner.batching import Batch
 from diffusionner.model.decoder import Prediction
+from diffusionner.model.fragments import PAIRS
 from diffusionner.model.initializer import IMPOSSIBLE, valid_spans
 
 
@@ -54,6 +55,28 @@ def independent_loss(scores: Tensor, batch: Batch[Tensor], consistency: float = 
         divergence = (first.sigmoid() - second.sigmoid()) * (first - second)
         loss = loss + consistency * (divergence * counted.chunk(2)[0]).sum()
     return loss
+
+
+def fragment_loss(scores: Tensor, batch: Batch[Tensor]) -> Tensor:
+    """Return the summed binary cross-entropy of the parts of discontinuous entities.
+
+    scores: [B, M, M, C + 2], those of `model.fragments.FragmentScores`. Envelopes of types that
+    were not annotated do not count, nor does what is no fragment or jump unless all types were.
+    """
+    count, words, _, grids = scores.shape
+    targets = torch.zeros(count, words * words * grids + 1, device=scores.device)
+    if batch.gap_cells is not None:
+        grid, first, last = batch.gap_cells.unbind(-1)
+        cells = (first * words + last) * grids + grid
+        targets = targets.scatter(1, cells.masked_fill(grid < 0, words * words * grids), 1.0)
+    targets = targets[:, :-1].view_as(scores)
+    complete = batch.annotated_types.all(-1, keepdim=True).expand(-1, PAIRS)
+    if batch.labels is not None:  # what is asked for does not change what a fragment is
+        complete = torch.ones_like(complete)
+    annotated = torch.cat([batch.annotated_types, complete], -1)[:, None, None]
+    counted = (annotated | (targets > 0)) & (scores > IMPOSSIBLE / 2)
+    each = F.binary_cross_entropy_with_logits(scores, targets, reduction="none")
+    return (each * counted).sum()
 
 
 def span_targets(batch: Batch[Tensor], words: int) -> Tensor:

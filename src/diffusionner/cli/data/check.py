@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from diffusionner.batching.subwords import SubwordTokenizer
     from diffusionner.data.checks import CheckedFile
     from diffusionner.data.findings import Findings
-    from diffusionner.settings import EncoderSettings, InferenceSettings
+    from diffusionner.settings import EncoderSettings, Settings
 
 _SHOWN = 3  # findings of each kind that are shown without --all
 _ASSIGNMENT = re.compile(r"[a-z_]+(\.[a-z_]+)?=")
@@ -64,12 +64,13 @@ def check(
 
     Errors (training refuses the file): unreadable records, entities outside their sentence or
     without words, labels that the training corpus lacks. Warnings: duplicate or crossing entities,
-    several labels on the same words, discontinuous or misaligned annotations, sentences and
-    entities too long for the encoder, sentences in several of the files, scattered documents,
-    labels that differ only in case. Notes: rare labels, entities that start or end with
-    punctuation.
+    several labels on the same words, misaligned annotations, entities of more than four fragments,
+    sentences and entities too long for the encoder, sentences in several of the files, scattered
+    documents, labels that differ only in case. Notes: discontinuous entities, rare labels, entities
+    that start or end with punctuation.
 
-    The F1 ceiling is the score of a model with these settings that makes no avoidable error.
+    The F1 ceiling is the score of a model with these settings that makes no avoidable error. It
+    counts discontinuous entities as reachable unless decoder.discontinuous=false.
 
     Exit status: 0 if there are no errors, 1 if there are warnings and `--strict` is given, 2 if
     there are errors.
@@ -116,7 +117,7 @@ def check(
 
     console = Console()
     _show_findings(console, findings, None if show_all else _SHOWN)
-    console.print(_ceiling_table(checked, settings.inference))
+    console.print(_ceiling_table(checked, settings))
     if splitter.tokenizer is None:
         why = "choose an encoder with --config or encoder.name= to count subwords"
         if chosen:
@@ -177,11 +178,14 @@ def _show_findings(console: Console, findings: Findings, shown: int | None) -> N
         console.print(table)
 
 
-def _ceiling_table(checked: Sequence[CheckedFile], settings: InferenceSettings) -> Table:
+def _ceiling_table(checked: Sequence[CheckedFile], settings: Settings) -> Table:
     """Return a column for each file: gold entities, unreachable ones by reason, F1 ceiling."""
     from diffusionner.data.ceiling import REASONS
 
-    title = f"inference.overlap={settings.overlap}, inference.spans={settings.spans}"
+    inference = settings.inference
+    title = f"inference.overlap={inference.overlap}, inference.spans={inference.spans}"
+    if settings.decoder.discontinuous is False:
+        title += ", decoder.discontinuous=false"
     columns = shared.short_names([str(file.path) for file in checked])
     table = shared.column_table("unreachable entities", columns, title)
     ceilings = [file.ceiling for file in checked]

@@ -52,11 +52,12 @@ def convert(
         f"{source} ({chosen.name}) -> {target} ({done.format}): {done.sentences} sentences, "
         f"{done.entities} entities"
     ]
-    lost = done.lost_entities + done.lost_irregular
+    lost = done.lost_entities + done.lost_discontinuous + done.lost_irregular
     if lost:
         lines.append(
             f"dropped {lost} of {done.entities + lost} entities ({done.lost_entities} that "
-            f"overlap others, {done.lost_irregular} discontinuous or misaligned)"
+            f"overlap others, {done.lost_discontinuous} discontinuous, {done.lost_irregular} "
+            "misaligned)"
         )
     if done.lost_text:
         lines.append(f"{done.format} stores only words, not the white space between them")

@@ -34,8 +34,9 @@ def split(
     """Split a corpus into parts with similar contents.
 
     Sentences of one document stay together; without documents, each sentence is assigned
-    separately. The number of sentences, each label and nested entities are kept in proportion. The
-    same corpus, parts and seed give the same split. Either all parts are written or none.
+    separately. The number of sentences, each label, nested and discontinuous entities are kept in
+    proportion. The same corpus, parts and seed give the same split. Either all parts are written or
+    none.
 
     Example: `diffusionner data split all.jsonl corpus --parts train=0.9,test=0.1 --seed 1`
     """
@@ -80,7 +81,7 @@ def _table(parts: Mapping[str, Statistics], shares: Mapping[str, float]) -> Tabl
         if total:
             table.add_row(Text(heading), *(f"{n} ({100 * n / total:5.2f}%)" for n in counts))
 
-    for name in ("documents", "sentences", "words", "entities", "nested_entities"):
+    for name in ("documents", "sentences", "words", "entities", "nested_entities", "discontinuous"):
         add(name.replace("_", " "), [getattr(part, name) for part in parts.values()])
     table.add_section()
     for label in sorted({label for part in parts.values() for label in part.labels}):

@@ -34,7 +34,7 @@ def stats(
     An entity is nested if it contains another of its sentence or lies inside another (or has the
     same words as one with another label). Averages are over all sentences. The fingerprint changes
     with any word, entity or label: scores are comparable if it is the same. Irregular annotations
-    are discontinuous or not aligned with token boundaries.
+    do not align with token boundaries.
 
     Example: `diffusionner data stats train.jsonl dev.jsonl test.jsonl --plot corpus.svg`
     """

@@ -25,13 +25,14 @@ export class Stage {
     this.told.textContent = "";
   }
 
-  /** sentence and entities have string offsets. */
+  /** sentence: with string offsets; entities: as of inUnits. */
   load(text, sentence, entities) {
     this.stop();
     this.sentence = sentence;
     this.entities = entities;
     const last = sentence.steps.at(-1).spans;
-    this.found = new Set(entities.map((e) => `${e.start} ${e.end} ${e.label}`));
+    const whole = entities.filter((e) => e.fragments.length === 1); // others come from no span
+    this.found = new Set(whole.map((e) => `${e.start} ${e.end} ${e.label}`));
     // Rows in the order of the final spans.
     this.order = last.map((_, i) => i).sort(
       (a, b) => last[a].to_start - last[b].to_start || last[b].to_end - last[a].to_end || a - b,
@@ -90,7 +91,7 @@ export class Stage {
       bar.style.width = `${right - left}px`;
     });
     const said = done
-      ? `end: ${entities} of ${spans.length} spans form ${this.entities.length} entities`
+      ? `end: ${entities} of ${spans.length} spans form ${this.found.size} entities`
       : `step ${step + 1} of ${steps.length}, t = ${timestep}: ${entities} of ${spans.length} look like entities`;
     this.shown.textContent = said;
     this.slider.setAttribute("aria-valuetext", said);

@@ -12,18 +12,20 @@ export function element(tag, className = "", text = "") {
 function segment(entity, start, end, hue) {
   const bar = element("i", `c${hue}`);
   bar.setAttribute("aria-hidden", "true");
+  const [left, right] = entity.fragments.find((fragment) => start < fragment[1]);
+  if (start < left) bar.classList.add("g"); // gap
+  if (start === left) bar.classList.add("s");
   if (start === entity.start) {
-    bar.classList.add("s");
     const said = `${entity.label} ${entity.score.toFixed(2)}`;
-    // Labels are small: one not much longer than its entity is placed over it.
-    const fits = end < entity.end && said.length * 0.8 <= entity.end - entity.start;
+    // Labels are small: one not much longer than its fragment is placed over it.
+    const fits = end < right && said.length * 0.8 <= right - left;
     bar.append(element("em", fits ? "over" : "beside", said));
   }
-  if (end === entity.end) bar.classList.add("e");
+  if (end === right) bar.classList.add("e");
   return bar;
 }
 
-/** Draw into a node. entities: with string offsets; hues: colour number by label. */
+/** Draw into a node. entities: as of inUnits; hues: colour number by label. */
 export function draw(node, text, entities, hues) {
   const lanes = assign(entities);
   const coming = entities.map((_, i) => i).sort((a, b) => entities[a].start - entities[b].start);

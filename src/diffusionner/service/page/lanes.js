@@ -2,11 +2,14 @@
 
 export const COLOURS = 8;
 
-/** Convert code point offsets to offsets of a JavaScript string (UTF-16). */
+/** Convert code point offsets to offsets of a JavaScript string (UTF-16); all have fragments. */
 export function inUnits(text, entities) {
   const units = [0];
   for (const character of text) units.push(units.at(-1) + character.length);
-  return entities.map((e) => ({ ...e, start: units[e.start], end: units[e.end] }));
+  return entities.map((e) => {
+    const fragments = (e.fragments ?? [[e.start, e.end]]).map((ends) => ends.map((at) => units[at]));
+    return { ...e, start: units[e.start], end: units[e.end], fragments };
+  });
 }
 
 /** Return the first index in a sorted list of [start, end] not before the given one. */
@@ -44,9 +47,9 @@ export function assign(spans) {
   return chosen;
 }
 
-/** Return [start, end] of words with their trailing spaces, split at entity boundaries. */
+/** Return [start, end] of words with their trailing spaces, split at fragment boundaries. */
 export function pieces(text, entities) {
-  const cuts = [...new Set(entities.flatMap((e) => [e.start, e.end]))].sort((a, b) => a - b);
+  const cuts = [...new Set(entities.flatMap((e) => e.fragments.flat()))].sort((a, b) => a - b);
   const found = [];
   let next = 0;
   for (const match of text.matchAll(/\S+\s*|\s+/gu)) {

@@ -1,0 +1,106 @@
+"""Discontinuous entities from the scores of their parts (see `model.fragments`)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from diffusionner.corpus import MAX_FRAGMENTS
+from diffusionner.diffusion import GappedCandidates
+
+MIN_LOGIT = -3.0  # of a part; an entity with a less likely one is not considered
+MAX_PARTS = 64  # envelopes, fragments and jumps of a sentence, each; the likeliest
+MAX_GAPPED = 64  # discontinuous candidates of a sentence; the likeliest
+MAX_PATHS = 5_000  # that are tried in a sentence
+
+Part: TypeAlias = tuple[int, float]  # last word, logarithm of the probability
+Fragments: TypeAlias = tuple[tuple[int, int], ...]  # first and last word of each
+
+
+class Found(NamedTuple):
+    """A discontinuous candidate of a sentence."""
+
+    log_probability: float  # mean over its parts
+    fragments: Fragments
+    type_id: int
+
+
+def gapped_candidates(scores: np.ndarray) -> GappedCandidates[np.ndarray]:
+    """Return the discontinuous candidates of sentences.
+
+    scores: [B, M, M, C + 2] logits of envelopes of each type, fragments and jumps.
+    """
+    envelopes = scores[..., :-2]
+    # Most sentences have no likely envelope, and nothing else is computed for them.
+    rows = np.flatnonzero((envelopes > MIN_LOGIT).any((1, 2, 3))).tolist()
+    found = {row: _join(scores[row]) for row in rows}
+    most = max(map(len, found.values()), default=0)
+    shape = len(scores), 1, most
+    fragments = np.full((*shape, MAX_FRAGMENTS, 2), -1)
+    type_id = np.zeros(shape, dtype=np.int64)
+    probability = np.zeros(shape)
+    for row, several in found.items():
+        for place, one in enumerate(several):
+            fragments[row, 0, place, : len(one.fragments)] = one.fragments
+            type_id[row, 0, place] = one.type_id
+            probability[row, 0, place] = np.exp(one.log_probability)
+    return GappedCandidates(fragments, type_id, probability)
+
+
+def _join(scores: np.ndarray) -> list[Found]:
+    """Return the likeliest discontinuous candidates of a sentence, best first: [M, M, C + 2]."""
+    envelopes = scores[..., :-2]
+    best = envelopes.max(-1)
+    ends = {
+        (first, last): (log, int(envelopes[first, last].argmax()))
+        for first, parts in _parts(best).items()
+        for last, log in parts
+    }
+    fragments, jumps = _parts(scores[..., -2]), _parts(scores[..., -1])
+    found: list[Found] = []
+    paths = _paths(sorted({first for first, _ in ends}), fragments, jumps)
+    for number, (path, log) in enumerate(paths):
+        if number == MAX_PATHS:
+            break
+        if (end := ends.get((path[0][0], path[-1][1]))) is not None:
+            mean = (log + end[0]) / (2 * len(path))  # an envelope, n fragments and n - 1 jumps
+            found.append(Found(mean, path, end[1]))
+    found.sort(key=lambda one: (-one.log_probability, one.fragments))
+    return found[:MAX_GAPPED]
+
+
+def _parts(logits: np.ndarray) -> dict[int, list[Part]]:
+    """Return the likely pairs of words by the first: [M, M]."""
+    first, last = np.nonzero(logits > MIN_LOGIT)
+    chosen = logits[first, last]
+    if len(chosen) > MAX_PARTS:
+        kept = np.argsort(-chosen, kind="stable")[:MAX_PARTS]
+        first, last, chosen = first[kept], last[kept], chosen[kept]
+    parts: dict[int, list[Part]] = defaultdict(list)
+    logs = -np.logaddexp(0, -chosen.astype(np.float64))
+    for one, other, log in zip(first.tolist(), last.tolist(), logs.tolist(), strict=True):
+        parts[one].append((other, log))
+    return parts
+
+
+def _paths(
+    starts: list[int], fragments: dict[int, list[Part]], jumps: dict[int, list[Part]]
+) -> Iterator[tuple[Fragments, float]]:
+    """Yield paths of two or more fragments that jumps connect, with the sum of their logarithms.
+
+    Shorter paths come first.
+    """
+    paths: list[tuple[Fragments, float]] = [
+        (((start, end),), log) for start in starts for end, log in fragments.get(start, ())
+    ]
+    for _ in range(MAX_FRAGMENTS - 1):
+        paths = [
+            ((*path, (start, end)), total + jump + log)
+            for path, total in paths
+            for start, jump in jumps.get(path[-1][1], ())
+            for end, log in fragments.get(start, ())
+        ][:MAX_PATHS]
+        yield from paths
