@@ -239,6 +239,16 @@ def test_docbin_lists_fragments_in_the_id(tmp_path):
     assert [replace(s, where="") for s in read(tmp_path / "a.spacy")] == [sentence]
 
 
+def test_docbin_fragments_survive_joining_docs(tmp_path):
+    spacy = pytest.importorskip("spacy")
+    formats.write(tmp_path / "a.spacy", [SENTENCE])
+    vocab = spacy.vocab.Vocab()
+    (doc,) = spacy.tokens.DocBin().from_disk(tmp_path / "a.spacy").get_docs(vocab)
+    joined = spacy.tokens.Doc.from_docs([spacy.tokens.Doc(vocab, ["Yes", "."]), doc])
+    first, second = read(save(tmp_path / "b.spacy", joined))
+    assert (first.discontinuous, second.discontinuous) == ([], SENTENCE.discontinuous)
+
+
 def test_docbin_groups_by_other_hands(tmp_path):
     """Ids of rules and knowledge bases mean nothing; white space is not a fragment."""
     spacy = pytest.importorskip("spacy")

@@ -3,9 +3,9 @@
 A Doc is split at its sentence starts; without any it is one sentence, or is split by the rules for
 text if the option `split` is true. Entities are those of `doc.ents` and of the span groups in
 `doc.spans`, which may be nested; sentences that share an entity are joined. A discontinuous entity
-is a span from its first to its last token whose `id_` lists its fragments, as in "0-1 3-4". Tokens
-of white space are not words: entities shrink to the words in them. If a Doc has unknown spaces, all
-its tokens are words and there is no text.
+is a span from its first to its last token whose `id_` lists its fragments, as in "0-1 3-4", counted
+from the start of the span. Tokens of white space are not words: entities shrink to the words in
+them. If a Doc has unknown spaces, all its tokens are words and there is no text.
 
 A document, or a sentence without a document, is written as one Doc: all entities are in
 `doc.spans["sc"]`, the outermost contiguous ones also in `doc.ents`, the document's name in
@@ -218,7 +218,8 @@ def _entity(span: Span, name: str, tokens: int, where: str) -> Span | Discontinu
     if _FRAGMENTS.fullmatch(name) is None:
         return span
     pairs = (part.split("-") for part in name.split(" "))
-    entity = Discontinuous(tuple((int(start), int(end)) for start, end in pairs), span.label)
+    fragments = tuple((span.start + int(start), span.start + int(end)) for start, end in pairs)
+    entity = Discontinuous(fragments, span.label)
     check_fragments(entity, tokens, where)
     if (entity.start, entity.end) != span[:2]:
         raise DataError(
@@ -319,7 +320,8 @@ def _to_doc(sentences: Sequence[Sentence], vocab: Vocab) -> Doc:
                 target.append(DocSpan(doc, places[start], places[end - 1] + 1, label=label))
         for fragments, label in sentence.discontinuous:
             found = [(places[start], places[end - 1] + 1) for start, end in fragments]
-            name = " ".join(f"{start}-{end}" for start, end in found)
+            first = found[0][0]
+            name = " ".join(f"{start - first}-{end - first}" for start, end in found)
             spans.append(DocSpan(doc, found[0][0], found[-1][1], label=label, span_id=name))
     doc.spans[_GROUP] = spans
     doc.set_ents(outermost)

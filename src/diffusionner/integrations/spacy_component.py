@@ -216,19 +216,22 @@ def create(
 
 
 # spaCy stores the attributes of a span by its characters, but a discontinuous entity may have those
-# of another one. Its id is stored with the span itself.
+# of another one. Its id is stored with the span itself. Tokens count from the start of the span, so
+# that the id stays right when docs are joined or sliced.
 
 
 def _span_id(entity: Entity) -> str:
     """Return the fragments of a discontinuous entity as the id of its span: "0-1 3-4"."""
-    return " ".join(f"{start}-{end}" for start, end in entity.fragments) if entity.gaps else ""
+    if not entity.gaps:
+        return ""
+    return " ".join(f"{s - entity.start}-{e - entity.start}" for s, e in entity.fragments)
 
 
 def _fragments(span: Span) -> list[tuple[int, int]]:
     if _SPAN_ID.fullmatch(span.id_) is None:
         return [(span.start, span.end)]
     parts = (part.split("-") for part in span.id_.split())
-    return [(int(start), int(end)) for start, end in parts]
+    return [(span.start + int(start), span.start + int(end)) for start, end in parts]
 
 
 Span.set_extension("fragments", getter=_fragments, force=True)
