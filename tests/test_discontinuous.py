@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -44,8 +45,11 @@ def entity(*fragments: tuple[int, int], label: str = "GPE") -> Discontinuous:
     return Discontinuous(fragments, label)
 
 
-def sentences_of(*entities: Discontinuous, words: int = 12) -> list[Sentence]:
-    return [Sentence([f"w{i}" for i in range(words)], discontinuous=list(entities))]
+def sentences_of(
+    *entities: Discontinuous, words: int = 12, spans: Sequence[Span] = ()
+) -> list[Sentence]:
+    words_of = [f"w{i}" for i in range(words)]
+    return [Sentence(words_of, list(spans), discontinuous=list(entities))]
 
 
 def encoded(sentences: list[Sentence], encoder: Path, **settings) -> EncodedCorpus:
@@ -82,7 +86,8 @@ def decode(scores: np.ndarray, corpus: EncodedCorpus) -> list[Discontinuous]:
 def test_parts_are_joined_to_the_entities_they_come_from(
     entities: list[Discontinuous], encoder_folder: Path
 ):
-    sentences = sentences_of(*entities)
+    whole = [Span(0, 2, "GPE"), Span(3, 4, "PER"), Span(9, 12, "FAC")]  # have parts, too
+    sentences = sentences_of(*entities, spans=whole)
     corpus = encoded(sentences, encoder_folder)
     batch = corpus.batch(np.arange(1))
     assert batch.gap_cells is not None

@@ -20,7 +20,7 @@ from diffusionner.batching.subwords import (
     SubwordTokenizer,
 )
 from diffusionner.batching.windows import WindowPlan, Windows, number_passages
-from diffusionner.corpus import MAX_FRAGMENTS, Sentence
+from diffusionner.corpus import MAX_FRAGMENTS, Sentence, gaps_between
 from diffusionner.settings import EncoderSettings
 from diffusionner.word_limits import MAX_PHRASE, SEPARATOR_SIZE, SEPARATORS, WordLimits
 
@@ -85,8 +85,9 @@ class Batch(Generic[Array]):
     keys: np.ndarray  # [B] noise keys of the sentences
     gold_counts: np.ndarray  # [B]
     labels: RowLabels[Array] | None = None  # in training, if labels are read as words
-    # [B, G, 3] grid, first and last word of the pairs that make up discontinuous entities; -1 for
-    # padding. Grids are those of `model.fragments`: one for each type, fragments, jumps.
+    # [B, G, 3] grid, first and last word of the pairs that make up entities, if some of the corpus
+    # are discontinuous; -1 for padding. Grids: one for each type, fragments, jumps
+    # (`model.fragments`).
     gap_cells: Array | None = None
 
     def map(self, convert: Callable[[Array], Any]) -> Batch[Any]:
@@ -209,16 +210,20 @@ class EncodedCorpus:
     def _gap_cells(
         self, sentences: Sequence[Sentence], window: int, index: dict[str, int]
     ) -> list[tuple[int, int, int]]:
-        """Return grid, first and last word of the pairs of discontinuous entities of a window."""
+        """Return grid, first and last word of the pairs that make up the entities of a window.
+
+        Most entities have no gap. They are their own envelope and only fragment.
+        """
         offset, words = int(self.windows.offset[window]), int(self.windows.words[window])
         cells: set[tuple[int, int, int]] = set()
-        for entity in sentences[self.windows.sentence[window]].discontinuous:
+        for entity in sentences[self.windows.sentence[window]].all_entities:
             inside = entity.start >= offset and entity.end <= offset + words
-            if not inside or len(entity.fragments) > MAX_FRAGMENTS:
+            fragments = entity.fragments
+            if not inside or len(fragments) > MAX_FRAGMENTS:
                 continue
             cells.add((index[entity.label], entity.start, entity.end - 1))
-            cells.update((len(index), start, end - 1) for start, end in entity.fragments)
-            cells.update((len(index) + 1, start - 1, end) for start, end in entity.gaps)
+            cells.update((len(index), start, end - 1) for start, end in fragments)
+            cells.update((len(index) + 1, start - 1, end) for start, end in gaps_between(fragments))
         return sorted((grid, first - offset, last - offset) for grid, first, last in cells)
 
     def batch(

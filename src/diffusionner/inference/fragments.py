@@ -12,9 +12,9 @@ from diffusionner.corpus import MAX_FRAGMENTS
 from diffusionner.diffusion import GappedCandidates
 
 MIN_LOGIT = -3.0  # of a part; an entity with a less likely one is not considered
-MAX_PARTS = 64  # envelopes, fragments and jumps of a sentence, each; the likeliest
+MAX_PARTS = 128  # envelopes, fragments and jumps of a sentence, each; the likeliest
 MAX_GAPPED = 64  # discontinuous candidates of a sentence; the likeliest
-MAX_PATHS = 5_000  # that are tried in a sentence
+MAX_PATHS = 2_000  # of a number of fragments; the likeliest
 
 Part: TypeAlias = tuple[int, float]  # last word, logarithm of the probability
 Fragments: TypeAlias = tuple[tuple[int, int], ...]  # first and last word of each
@@ -61,10 +61,7 @@ def _join(scores: np.ndarray) -> list[Found]:
     }
     fragments, jumps = _parts(scores[..., -2]), _parts(scores[..., -1])
     found: list[Found] = []
-    paths = _paths(sorted({first for first, _ in ends}), fragments, jumps)
-    for number, (path, log) in enumerate(paths):
-        if number == MAX_PATHS:
-            break
+    for path, log in _paths(sorted({first for first, _ in ends}), fragments, jumps):
         if (end := ends.get((path[0][0], path[-1][1]))) is not None:
             mean = (log + end[0]) / (2 * len(path))  # an envelope, n fragments and n - 1 jumps
             found.append(Found(mean, path, end[1]))
@@ -89,10 +86,7 @@ def _parts(logits: np.ndarray) -> dict[int, list[Part]]:
 def _paths(
     starts: list[int], fragments: dict[int, list[Part]], jumps: dict[int, list[Part]]
 ) -> Iterator[tuple[Fragments, float]]:
-    """Yield paths of two or more fragments that jumps connect, with the sum of their logarithms.
-
-    Shorter paths come first.
-    """
+    """Yield paths of two or more fragments that jumps connect, with the sum of their logarithms."""
     paths: list[tuple[Fragments, float]] = [
         (((start, end),), log) for start in starts for end, log in fragments.get(start, ())
     ]
@@ -102,5 +96,7 @@ def _paths(
             for path, total in paths
             for start, jump in jumps.get(path[-1][1], ())
             for end, log in fragments.get(start, ())
-        ][:MAX_PATHS]
+        ]
+        if len(paths) > MAX_PATHS:
+            paths = sorted(paths, key=lambda one: -one[1])[:MAX_PATHS]
         yield from paths
