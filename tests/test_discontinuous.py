@@ -178,6 +178,18 @@ def test_loss_ignores_types_that_were_not_annotated(encoder_folder: Path):
     assert fragment_loss(scores, batch) > before + 8
 
 
+def test_consistency_is_the_divergence_of_the_two_passes(encoder_folder: Path):
+    batch = batch_with([TWO], encoder_folder)
+    twice = encoded(sentences_of(TWO), encoder_folder).batch(np.arange(1)).doubled()
+    scores = torch.randn(2, 12, 12, len(LABELS) + 2)
+    plain = fragment_loss(scores, twice.map(torch.from_numpy))
+    first, second = scores.unbind()
+    assert plain == pytest.approx(float(sum(fragment_loss(s[None], batch) for s in scores)), 1e-5)
+    divergence = (first.sigmoid() - second.sigmoid()) * (first - second)
+    weighted = fragment_loss(scores, twice.map(torch.from_numpy), consistency=2.0)
+    assert float(weighted - plain) == pytest.approx(2 * float(divergence.sum()), 1e-3)
+
+
 def test_impossible_pairs_have_no_loss():
     scores = FragmentScores(8, 2, 0.0)(torch.randn(1, 4, 8), torch.tensor([[True] * 3 + [False]]))
     possible = scores[0] > -1e3

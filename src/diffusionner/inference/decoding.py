@@ -80,8 +80,9 @@ class ScoreRule:
             self.min_sums = np.array(list(minimum_of))
         else:
             self.min_sums = np.full(len(labels), DEFAULT_PHI)
-        self.of_gapped = self  # the rule for discontinuous entities
-        if calibration is not None and calibration.gapped is not None:
+        # The rule for discontinuous entities, to which the calibration of the others does not apply.
+        self.of_gapped = self
+        if calibration is not None:
             self.of_gapped = ScoreRule(settings, labels, calibration.gapped, trained_for)
 
     def take(self, types: Sequence[int]) -> ScoreRule:
@@ -166,12 +167,14 @@ def gapped_entities(
 ) -> Gapped:
     """Return the discontinuous entities of a batch that score high enough.
 
-    Windows keep those whose middle they own. chosen: [B] windows of the batch.
+    Windows keep those whose middle they own. Labels that are read in groups can give the same
+    fragments several types; the most likely one is kept. chosen: [B] windows of the batch.
     """
     found = candidates.gapped
     if found is None or not found.probability.size:
         return []
-    rule, entities = rule.of_gapped, []
+    rule = rule.of_gapped
+    best: dict[tuple[int, int, int, Offsets], DecodedEntity] = {}
     summed = 3 * found.probability
     passed = (found.probability > 0) & (summed >= rule.min_sums[found.type_id])
     for place in np.argwhere(passed).tolist():
@@ -184,8 +187,10 @@ def gapped_entities(
             gaps = tuple((one[1] + 1, other[0] - 1) for one, other in pairwise(words))
             type_id, score = int(found.type_id[row, step, slot]), float(rule.scores(sums))
             one = DecodedEntity(left, right, type_id, float(sums), score, 1, gaps)
-            entities.append((int(windows.sentence[window]), one))
-    return entities
+            key = int(windows.sentence[window]), left, right, gaps
+            if key not in best or sums > best[key].summed_probability:
+                best[key] = one
+    return [(sentence, entity) for (sentence, *_), entity in best.items()]
 
 
 def entities_by_sentence(

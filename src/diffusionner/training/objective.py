@@ -266,7 +266,7 @@ class DenoisingObjective(MatchingObjective[StepOutput]):
             # The initializer counts as much as the K spans of one draw.
             loss = loss + self.spans * self._initial_loss(step.initial, batch)
         if step.fragments is not None:
-            loss = loss + self.spans * fragment_loss(step.fragments, batch)
+            loss = loss + self.spans * fragment_loss(step.fragments, batch, self.consistency)
         return loss
 
     def _initial_loss(self, initial: SpanScores, batch: Batch[Tensor]) -> Tensor:

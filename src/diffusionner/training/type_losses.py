@@ -48,6 +48,11 @@ def independent_loss(scores: Tensor, batch: Batch[Tensor], consistency: float = 
     logits, targets = scores.flatten(1, 2), span_targets(batch, words)
     inside = torch.arange(words, device=scores.device) < batch.lengths[:, None]
     counted = valid_spans(inside).flatten(1)[..., None] & batch.annotated_types[:, None]
+    return _binary_loss(logits, targets, counted, consistency)
+
+
+def _binary_loss(logits: Tensor, targets: Tensor, counted: Tensor, consistency: float) -> Tensor:
+    """Return the summed binary cross-entropy of what counts, and the weighted divergence."""
     each = F.binary_cross_entropy_with_logits(logits, targets, reduction="none")
     loss = (each * counted).sum()
     if consistency:
@@ -57,11 +62,12 @@ def independent_loss(scores: Tensor, batch: Batch[Tensor], consistency: float = 
     return loss
 
 
-def fragment_loss(scores: Tensor, batch: Batch[Tensor]) -> Tensor:
+def fragment_loss(scores: Tensor, batch: Batch[Tensor], consistency: float = 0.0) -> Tensor:
     """Return the summed binary cross-entropy of the parts of discontinuous entities.
 
     scores: [B, M, M, C + 2], those of `model.fragments.FragmentScores`. Envelopes of types that
     were not annotated do not count, nor does what is no fragment or jump unless all types were.
+    consistency: as below.
     """
     count, words, _, grids = scores.shape
     targets = torch.zeros(count, words * words * grids + 1, device=scores.device)
@@ -75,8 +81,7 @@ def fragment_loss(scores: Tensor, batch: Batch[Tensor]) -> Tensor:
         complete = torch.ones_like(complete)
     annotated = torch.cat([batch.annotated_types, complete], -1)[:, None, None]
     counted = (annotated | (targets > 0)) & (scores > IMPOSSIBLE / 2)
-    each = F.binary_cross_entropy_with_logits(scores, targets, reduction="none")
-    return (each * counted).sum()
+    return _binary_loss(scores, targets, counted, consistency)
 
 
 def span_targets(batch: Batch[Tensor], words: int) -> Tensor:
