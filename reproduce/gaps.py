@@ -36,9 +36,9 @@ def _one_corpus(records: TableRecords, corpus: str) -> Grid:
         Row(title, _cells(records, corpus, variant))
         for title, variant in (("DiffusionNER", DEFAULT), (CONTIGUOUS.title, CONTIGUOUS))
     ]
-    for title, scores in published.DISCONTINUOUS.get(corpus, {}).items():
-        printed = tuple(map(Cell.printed, scores))
-        rows.append(Row(title, (*printed[:3], Cell(), printed[3], Cell())))
+    for title, f1 in published.DISCONTINUOUS.get(corpus, {}).items():
+        unknown = Cell()
+        rows.append(Row(title, (unknown, unknown, Cell.printed(f1), unknown, unknown, unknown)))
     return Grid(CORPORA[corpus].title, "method", COLUMNS, non_empty(rows))
 
 

@@ -20,6 +20,7 @@ from diffusionner.errors import SettingsError
 from diffusionner.evaluation import score_sentences
 from diffusionner.inference.calibration import fit_calibration
 from diffusionner.inference.decoding import (
+    DEFAULT_PHI,
     DecodedEntity,
     ScoreRule,
     gapped_entities,
@@ -34,7 +35,8 @@ from diffusionner.storage.encoders import load_tokenizer
 from diffusionner.training.api import prepare
 from diffusionner.training.label_sampling import LabelSampler
 from diffusionner.training.type_losses import fragment_loss
-from models import LABELS, by_heart, candidates_of, everything, lively_model, open_model
+from diffusionner.word_limits import WordLimits
+from models import LABELS, by_heart, everything, lively_model, open_model
 
 SURE = 9.0
 TEXT = "Muscle pain and stiffness after two days ."
@@ -66,8 +68,7 @@ def oracle(cells: np.ndarray, words: int) -> np.ndarray:
 
 
 def decode(scores: np.ndarray, corpus: EncodedCorpus) -> list[Discontinuous]:
-    found = candidates_of(np.zeros((len(scores), 1, 1, 5)))
-    found.gapped = gapped_candidates(scores)
+    found = gapped_candidates(scores)
     chosen = np.arange(len(corpus))
     entities = [e for _, e in gapped_entities(found, corpus.windows, chosen, everything(LABELS))]
     return to_spans(entities, LABELS)
@@ -263,12 +264,31 @@ def test_discontinuous_entities_have_a_calibration_of_their_own():
     rule = ScoreRule(plain_inference(), LABELS, calibration)
     assert rule.scores(np.array([2.52])) > 0.95
     assert rule.of_gapped.scores(np.array([1.52, 0.52])) == pytest.approx([0.7, 0.2], abs=0.08)
-    assert rule.of_gapped.min_sums[0] < rule.min_sums[0] or rule.min_sums[0] == 0
+    assert rule.min_sums[0] == 0 and 0.5 < rule.of_gapped.min_sums[0] < 1.55
     # Other types are left out for both.
     only = rule.only(np.array([False, True, True]))
     assert np.isinf([only.min_sums[0], only.of_gapped.min_sums[0]]).all()
     stored = Calibration.from_dict(calibration.to_dict(), LABELS, "here")
     assert stored == calibration
+
+
+def test_too_few_for_a_calibration_of_their_own():
+    """The calibration of the others would give them any score."""
+    gold = [Sentence(["a"] * 6, [Span(0, 2, "FAC")]) for _ in range(60)]
+    found = [[decoded(0, 1)] for _ in gold]
+    found[0].append(decoded(0, 3, (1, 2), summed=0.3))
+    calibration = fit_calibration(gold, found, LABELS)
+    assert calibration is not None and calibration.gapped is None
+    rule = ScoreRule(plain_inference(), LABELS, calibration)
+    assert rule.scores(np.array([0.3])) > 0.9 and rule.min_sums[0] == 0
+    assert rule.of_gapped.scores(np.array([0.3])) == pytest.approx([0.1])
+    assert rule.of_gapped.min_sums[0] == DEFAULT_PHI
+
+
+def test_windows_have_room_for_both_ends():
+    short = sentences_of(entity((0, 1), (3, 4)), words=4)
+    long = sentences_of(entity((0, 1), (9, 10)), words=10)
+    assert WordLimits.of([*short, *long]).window == 20
 
 
 # --- Models -----------------------------------------------------------------------------------
@@ -392,13 +412,24 @@ def test_training_can_ignore_them(still_encoder: Path, tmp_path: Path, capsys):
     assert "8 training entities are discontinuous and are ignored" in capsys.readouterr().err
 
 
-def test_fine_tuning_follows_the_data(ner: DiffusionNER, tmp_path: Path):
+def test_fine_tuning_follows_the_data(ner: DiffusionNER, tmp_path: Path, capsys):
     plain = [replace(s, discontinuous=[]) for s in coordinations(12, 0)]
     for data, expected in ((coordinations(12, 0), True), (plain, False)):
         tuned = ner.fine_tune(
             data, dev=data, output=tmp_path / str(expected), epochs=1, evaluate_every=1
         )
         assert tuned.finds_discontinuous is expected
+        lost = "no discontinuous entities, so none will be found any more" in capsys.readouterr().err
+        assert lost is not expected
+
+
+def test_entities_that_cannot_be_learned_are_counted(still_encoder: Path, tmp_path: Path, capsys):
+    many = tuple((i, i + 1) for i in range(0, 10, 2))
+    data = coordinations(12, 0)
+    data.append(Sentence(["a"] * 10, discontinuous=[Discontinuous(many, "symptom")]))
+    train(data, dev=data[:12], start=still_encoder, output=tmp_path / "run", epochs=1)
+    said = capsys.readouterr().err
+    assert "1 training entities have more than 4 fragments and are ignored" in said
 
 
 def test_rivals_cannot(tmp_path: Path):
@@ -418,6 +449,9 @@ def test_open_labels(still_encoder: Path, tmp_path: Path):
     assert list(ner(text, labels=labels[::-1])) == expected
     many = [*labels, *(f"kind {i}" for i in range(120))]  # read in groups
     ner.for_labels(many)(text)
+    lowest = ner(text, labels=many, threshold=0.0)  # each group gives fragments a type
+    places = [e.fragments for e in lowest if e.gaps]
+    assert len(places) == len(set(places)) > 0
     frozen = ner.freeze(["symptom", "place", "date", "person"])
     assert [e[:3] for e in frozen(text)] == [e[:3] for e in expected]
     assert frozen.finds_discontinuous
@@ -442,8 +476,14 @@ def test_lively_models_find_gaps_without_an_initializer(encoder_folder: Path):
 
 def test_random_open_models_are_scored(encoder_folder: Path):
     ner = open_model(encoder_folder, "decoder.discontinuous=true")
-    found = ner.predict_sentences([Sentence(TEXT.split())], labels=LABELS)
-    score_sentences([Sentence(TEXT.split(), discontinuous=[TWO])], found)
+    with torch.no_grad():
+        ner.network.fragments.pairs.first_weight.bias += 9
+        ner.network.fragments.envelopes.factors.bias[-1] = 60
+    (found,) = ner.predict_sentences([Sentence(TEXT.split())], labels=LABELS)
+    report = score_sentences([Sentence(TEXT.split(), discontinuous=[TWO])], [found])
+    gapped = {e for e in found if isinstance(e, Discontinuous)}
+    assert report.discontinuous.predicted == len(gapped) > 0
+    assert report.micro.predicted == len(set(found))
 
 
 def test_settings_written_for_older_releases_do_not_mention_it():

@@ -101,7 +101,7 @@ ORDER = f"has fragments that overlap, touch or are not in order{GIVE}"
     [
         (
             {"fragments": [[3, 4], [0, 1]]},
-            f"entity X of the fragments [3, 4), [0, 1) lies outside its sentence of 5 words{GIVE}",
+            f"entity X of the fragments [3, 4), [0, 1) {ORDER}",
         ),
         (
             {"fragments": [[0, 1], [3, 4], [2, 5]]},
@@ -164,9 +164,11 @@ def test_jsonl_that_is_wrong(make, entity, message):
 @pytest.mark.parametrize(
     ("fragments", "message"),
     [
-        ([[16, 25], [0, 6]], "the parts of entity X at 0 overlap or are not in order"),
-        ([[0, 6], [5, 11]], "the parts of entity X at 5 overlap or are not in order"),
-        ([[0, 6], [7, 7]], "entity X [7, 7) lies outside its text of 26 characters"),
+        ([[16, 25], [0, 6]], "the fragment [0, 6) of entity X starts before the end of the one "
+         "before, 25; give fragments from left to right"),
+        ([[0, 6], [5, 11]], "the fragment [5, 11) of entity X starts before the end of the one "
+         "before, 6; give fragments from left to right"),
+        ([[0, 6], [7, 7]], "entity X [7, 7) is empty; remove it"),
         ([[0, 6], [16, 99]], "entity X [16, 99) lies outside its text of 26 characters"),
     ],
 )
@@ -249,6 +251,16 @@ def test_docbin_fragments_survive_joining_docs(tmp_path):
     assert (first.discontinuous, second.discontinuous) == ([], SENTENCE.discontinuous)
 
 
+def test_docbin_ids_do_not_tell_contiguous_entities_apart(tmp_path):
+    spacy = pytest.importorskip("spacy")
+    doc = spacy.blank("en")("Muscle pain")
+    doc.ents = spans_of(doc, (0, 2, "A", "rule"))
+    doc.spans["sc"] = spans_of(doc, (0, 2, "A", ""))
+    errors: list[DataError] = []
+    (sentence,) = formats.iterate_with_errors(save(tmp_path / "a.spacy", doc), None, errors)
+    assert (sentence.entities, errors) == ([Span(0, 2, "A")], [])
+
+
 def test_docbin_groups_by_other_hands(tmp_path):
     """Ids of rules and knowledge bases mean nothing; white space is not a fragment."""
     spacy = pytest.importorskip("spacy")
@@ -269,12 +281,12 @@ def test_docbin_groups_by_other_hands(tmp_path):
 @pytest.mark.parametrize(
     ("start", "end", "name", "message"),
     [
-        (1, 4, "0-1 3-4", "entity ADR at tokens 1-4 has the id '0-1 3-4', which lists fragments "
-         "elsewhere; correct it, or remove it"),
+        (1, 4, "0-1 3-4", "entity ADR at tokens 1-4 has an id that lists fragments elsewhere; "
+         "correct the id of the span, or remove it"),
         (0, 4, "0-1 3-9", "entity ADR of the fragments [0, 1), [3, 9) lies outside its sentence"),
         (0, 4, "0-9 3-4", f"entity ADR of the fragments [0, 9), [3, 4) {ORDER}"),
         (0, 4, "0-2 2-4", f"entity ADR of the fragments [0, 2), [2, 4) {ORDER}"),
-        (0, 4, "3-4 0-1", "entity ADR of the fragments [3, 4), [0, 1) lies outside its sentence"),
+        (0, 4, "3-4 0-1", f"entity ADR of the fragments [3, 4), [0, 1) {ORDER}"),
     ],
 )  # fmt: skip
 def test_docbin_ids_that_are_wrong(tmp_path, start, end, name, message):

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import reproduce.formats  # noqa: F401 - registers the formats of research corpora
-from diffusionner.corpus import Irregular, Sentence, Span
+from diffusionner.corpus import Discontinuous, Irregular, Sentence, Span
 from diffusionner.formats import FORMATS
 
 SPLITTING = {"brat", "doccano", "labelstudio", "ace"}  # their words are cut from a text
@@ -31,12 +31,12 @@ ODD = (
 )
 LABELS = ("", "", "", "-x", " x", '"', "\\", "é", "/", ":", "\u00a0x", "|", ")", "\t", "\n")
 
-Content = tuple[tuple[str, ...], frozenset[Span], str | None, frozenset[Irregular]]
+Content = tuple[tuple[str, ...], frozenset[Span], str | None, frozenset[Discontinuous | Irregular]]
 
 
 def content_of(sentence: Sentence) -> Content:
-    entities, irregular = frozenset(sentence.entities), frozenset(sentence.irregular)
-    return tuple(sentence.words), entities, sentence.doc, irregular
+    others: list[Discontinuous | Irregular] = [*sentence.discontinuous, *sentence.irregular]
+    return tuple(sentence.words), frozenset(sentence.entities), sentence.doc, frozenset(others)
 
 
 def make_corpus(name: str, chance: Random) -> list[Sentence]:

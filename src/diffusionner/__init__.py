@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from diffusionner.corpus import Entity, Sentence, Span
+from diffusionner.corpus import Discontinuous, Entity, Sentence, Span
 from diffusionner.errors import DiffusionNERError
 from diffusionner.settings import Settings
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DiffusionNER",
     "DiffusionNERError",
+    "Discontinuous",
     "Entity",
     "Report",
     "Sentence",

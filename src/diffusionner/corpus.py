@@ -185,7 +185,8 @@ class Sentence:
 
     If the source has running text, `text` is the text of the whole document (one string shared by
     its sentences) and `offsets` are the characters of each word in it. `types` lists the labels
-    that were annotated; the absence of other labels carries no information.
+    that were annotated; the absence of other labels carries no information. `entities` are
+    contiguous; the others are in `discontinuous`.
     """
 
     words: list[str]
@@ -194,9 +195,9 @@ class Sentence:
     where: str = ""  # "file:line", for error messages
     text: str | None = None
     offsets: list[tuple[int, int]] | None = None
-    discontinuous: list[Discontinuous] = field(default_factory=list)
     irregular: list[Irregular] = field(default_factory=list)
     types: tuple[str, ...] | None = None  # None: all
+    discontinuous: list[Discontinuous] = field(default_factory=list)
 
     @property
     def all_entities(self) -> list[Span | Discontinuous]:
@@ -241,10 +242,10 @@ def check_fragments(entity: Discontinuous, words: int, place: str) -> None:
     shown = ", ".join(f"[{start}, {end})" for start, end in fragments)
     if len(fragments) < 2 or any(start >= end for start, end in fragments):
         problem = "has an empty fragment, or fewer than two"
-    elif not 0 <= entity.start < entity.end <= words:
-        problem = f"lies outside its sentence of {words} words"
     elif any(start >= end for start, end in entity.gaps):
         problem = "has fragments that overlap, touch or are not in order"
+    elif entity.start < 0 or entity.end > words:
+        problem = f"lies outside its sentence of {words} words"
     else:
         return
     raise DataError(

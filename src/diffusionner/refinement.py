@@ -171,8 +171,7 @@ def _read(span: SpanLike, where: str) -> GivenSpan:
     """Read a span in any of the accepted forms."""
     if span.get("fragments") if isinstance(span, Mapping) else getattr(span, "gaps", ()):
         raise DataError(
-            f"{where}: it is discontinuous, and only contiguous spans can be refined; leave it "
-            "out, or give its fragments as spans of their own"
+            f"{where}: it is discontinuous, and only contiguous spans can be refined; leave it out"
         )
     if isinstance(span, Entity):
         span = span[:4]

@@ -286,6 +286,8 @@ class Settings:
                 self.require_denoising(f"the option {name}={given[name]}")
         if "threshold" in given or "phi" in given:  # the given one replaces the other
             given = {"threshold": None, "phi": None, **given}
+        if given.get("start") == "noise" and self.inference.steps == 0:  # which needs some
+            given = {"steps": InferenceSettings().steps, **given}
         values = {**dataclasses.asdict(self.inference), **given}
         section = _build(InferenceSettings, values, "options", "inference")
         changed = dataclasses.replace(self, inference=section)

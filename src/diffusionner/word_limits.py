@@ -36,7 +36,7 @@ class WordLimits(NamedTuple):
         """
         words = [len(s.words) for s in sentences]
         separators = [sum(word in SEPARATORS for word in s.words) for s in sentences]
-        entity_words = [end - start for s in sentences for start, end, _ in s.entities] or [1]
+        entity_words = [e.end - e.start for s in sentences for e in s.all_entities] or [1]
         average = round(sum(words) / len(words))
         window = max(average, 2 * _quantile(entity_words, 0.99), 2)
         return cls(max(_quantile(words, 0.95), window), _quantile(separators, 0.99), window)

@@ -299,7 +299,7 @@ class EncodedCorpus:
         )
 
     def _pad_gap_cells(self, chosen: np.ndarray) -> np.ndarray:
-        """Return the pairs of discontinuous entities, [B, G, 3]."""
+        """Return the pairs that make up the entities of windows, [B, G, 3]."""
         assert self.gap_cells is not None
         rows = [self.gap_cells[window] for window in chosen.tolist()]
         padded = np.full((len(rows), max(1, *map(len, rows)), 3), -1)

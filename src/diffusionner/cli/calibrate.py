@@ -53,6 +53,8 @@ def calibrate(
     _write(output, sources[0], calibration)
     for label, threshold in calibration.thresholds.items():
         typer.echo(f"  {label}: threshold {threshold:.2f}")
+    if calibration.gapped is not None and calibration.gapped.threshold is not None:
+        typer.echo(f"  discontinuous entities: threshold {calibration.gapped.threshold:.2f}")
 
 
 def _copied(source: Path, target: Path) -> Calibration:

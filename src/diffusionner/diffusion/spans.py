@@ -67,13 +67,9 @@ class Candidates(Generic[Array]):
 
     def map(self, function: Callable[[Array], Any]) -> Candidates[Any]:
         """Apply a function to every array."""
-
-        def mapped(value: Any) -> Any:
-            if isinstance(value, GappedCandidates):
-                return value.map(function)
-            return None if value is None else function(value)
-
-        return Candidates(*(mapped(getattr(self, f.name)) for f in fields(self)))
+        arrays = {name: value for name, value in vars(self).items() if name != "gapped"}
+        mapped = {name: None if a is None else function(a) for name, a in arrays.items()}
+        return Candidates(**mapped, gapped=self.gapped and self.gapped.map(function))
 
     @staticmethod
     def combine(

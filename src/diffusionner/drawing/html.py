@@ -110,8 +110,10 @@ def _segment(entity: Entity, start: int, end: int, hues: dict[str, int]) -> str:
         classes.append("s")
     if start == entity.start:
         label = caption(entity)
-        # Labels are small: one not much longer than its fragment is placed over it.
-        fits = end < right and len(label) * 0.8 <= right - left
+        # Labels are small: one not much longer than its fragment is placed over it. Before a gap,
+        # there is no room for more.
+        most = (right - left) * (1.25 if right == entity.end else 1)
+        fits = end < right and len(label) <= most
         place = "over" if fits else "beside"
         text = f'<em class="{place}">{escape(label)}</em>'
     if end == right:

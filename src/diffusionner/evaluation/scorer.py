@@ -189,7 +189,7 @@ def _slices(pairs: Sequence[Pair]) -> dict[str, dict[int, SliceCounts]]:
                     words = len(pair.sentence.words)
                     values["sentence"] = bisect_left(SENTENCE_LENGTHS, words)
                 for name, value in values.items():
-                    rows[name][value].update({total: 1, hits: mention in other})
+                    rows[name][value].update({total: 1, hits: int(mention in other)})
     return {
         name: {value: SliceCounts(**counts[value]) for value in sorted(counts)}
         for name, counts in rows.items()

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 import regex
 
 from diffusionner.corpus import Discontinuous, Sentence, Span, check_fragments
+from diffusionner.corpus import Offsets as Fragments
 from diffusionner.errors import DataError
 from diffusionner.formats.bio_tags import split_layers
 from diffusionner.formats.documents import (
@@ -46,6 +47,7 @@ from diffusionner.formats.source import (
     reason,
     unreadable,
 )
+from diffusionner.formats.span_ids import read_span_id, span_id
 from diffusionner.text import split_sentences
 
 if TYPE_CHECKING:
@@ -58,7 +60,6 @@ _GROUP = "sc"  # spaCy's default
 _GAPS = "diffusionner:gaps"
 _ATTRIBUTES = ("ENT_IOB", "ENT_TYPE", "SENT_START")
 _CHUNK = 2**20
-_FRAGMENTS = regex.compile(r"[0-9]{1,9}-[0-9]{1,9}(?: [0-9]{1,9}-[0-9]{1,9})+")  # a span's id
 _SPACE_OR_TEXT = regex.compile(r"\s+|\S+")
 
 
@@ -195,11 +196,11 @@ def _group_names(options: DocBinOptions) -> list[str]:
 
 def _entities(doc: Doc, where: str, options: DocBinOptions) -> list[Span | Discontinuous]:
     """Return the entities by tokens, without those that an earlier group has too."""
-    found: list[tuple[Span, str]] = []  # with the id
+    found: list[tuple[Span, Fragments]] = []  # with the fragments, if there are several
     try:
         for name in _group_names(options) or [*doc.spans, _ENTS]:
             group = doc.ents if name == _ENTS else doc.spans.get(name, ())
-            spans = [(Span(span.start, span.end, span.label_), span.id_) for span in group]
+            spans = [(Span(s.start, s.end, s.label_), read_span_id(s.id_, s.start)) for s in group]
             known = set(found)
             found += [span for span in spans if span not in known]
     except (IndexError, KeyError, ValueError) as error:
@@ -210,21 +211,18 @@ def _entities(doc: Doc, where: str, options: DocBinOptions) -> list[Span | Disco
         check_label(label, where)
         if start == end:
             raise DataError(f"{where}: entity {label} at token {start} is empty; remove it")
-    return [_entity(span, name, len(doc), where) for span, name in found]
+    return [_entity(span, fragments, len(doc), where) for span, fragments in found]
 
 
-def _entity(span: Span, name: str, tokens: int, where: str) -> Span | Discontinuous:
-    """Return the entity of a span with the id `name`."""
-    if _FRAGMENTS.fullmatch(name) is None:
+def _entity(span: Span, fragments: Fragments, tokens: int, where: str) -> Span | Discontinuous:
+    if not fragments:
         return span
-    pairs = (part.split("-") for part in name.split(" "))
-    fragments = tuple((span.start + int(start), span.start + int(end)) for start, end in pairs)
     entity = Discontinuous(fragments, span.label)
     check_fragments(entity, tokens, where)
     if (entity.start, entity.end) != span[:2]:
         raise DataError(
-            f"{where}: entity {span.label} at tokens {span.start}-{span.end} has the id '{name}', "
-            "which lists fragments elsewhere; correct it, or remove it"
+            f"{where}: entity {span.label} at tokens {span.start}-{span.end} has an id that lists "
+            "fragments elsewhere; correct the id of the span, or remove it"
         )
     return entity
 
@@ -319,10 +317,9 @@ def _to_doc(sentences: Sequence[Sentence], vocab: Vocab) -> Doc:
             for start, end, label in entities:
                 target.append(DocSpan(doc, places[start], places[end - 1] + 1, label=label))
         for fragments, label in sentence.discontinuous:
-            found = [(places[start], places[end - 1] + 1) for start, end in fragments]
-            first = found[0][0]
-            name = " ".join(f"{start - first}-{end - first}" for start, end in found)
-            spans.append(DocSpan(doc, found[0][0], found[-1][1], label=label, span_id=name))
+            found = tuple((places[start], places[end - 1] + 1) for start, end in fragments)
+            ends = found[0][0], found[-1][1]
+            spans.append(DocSpan(doc, *ends, label=label, span_id=span_id(found)))
     doc.spans[_GROUP] = spans
     doc.set_ents(outermost)
     return doc

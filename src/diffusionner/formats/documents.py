@@ -159,9 +159,11 @@ def check_annotations(text: str, annotations: Iterable[Annotation], where: str) 
     size = len(text)
     for parts, label in annotations:
         if not parts:
-            raise DataError(f"{where}: entity {label} has no characters; give its parts")
+            raise DataError(f"{where}: entity {label} has no characters; give its fragments")
         previous = 0
         for start, end in parts:
+            if start == end:
+                raise DataError(f"{where}: entity {label} [{start}, {end}) is empty; remove it")
             if not 0 <= start < end <= size:
                 raise DataError(
                     f"{where}: entity {label} [{start}, {end}) lies outside its text of "
@@ -169,8 +171,8 @@ def check_annotations(text: str, annotations: Iterable[Annotation], where: str) 
                 )
             if start < previous:
                 raise DataError(
-                    f"{where}: the parts of entity {label} at {start} overlap or are not in "
-                    "order; give them from left to right"
+                    f"{where}: the fragment [{start}, {end}) of entity {label} starts before the "
+                    f"end of the one before, {previous}; give fragments from left to right"
                 )
             previous = end
 

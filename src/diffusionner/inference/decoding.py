@@ -13,7 +13,7 @@ import numpy as np
 
 from diffusionner.batching import Windows
 from diffusionner.corpus import Discontinuous, Offsets, Span, split_at_gaps
-from diffusionner.diffusion import Candidates
+from diffusionner.diffusion import Candidates, GappedCandidates
 from diffusionner.settings import InferenceSettings
 from diffusionner.storage.calibration import Calibration
 
@@ -80,7 +80,7 @@ class ScoreRule:
             self.min_sums = np.array(list(minimum_of))
         else:
             self.min_sums = np.full(len(labels), DEFAULT_PHI)
-        # The rule for discontinuous entities, to which the calibration of the others does not apply.
+        # The rule for discontinuous entities; the calibration of the others is not theirs.
         self.of_gapped = self
         if calibration is not None:
             self.of_gapped = ScoreRule(settings, labels, calibration.gapped, trained_for)
@@ -163,17 +163,13 @@ def merge_candidates(
 
 
 def gapped_entities(
-    candidates: Candidates[np.ndarray], windows: Windows, chosen: np.ndarray, rule: ScoreRule
+    found: GappedCandidates[np.ndarray], windows: Windows, chosen: np.ndarray, rule: ScoreRule
 ) -> Gapped:
     """Return the discontinuous entities of a batch that score high enough.
 
     Windows keep those whose middle they own. Labels that are read in groups can give the same
     fragments several types; the most likely one is kept. chosen: [B] windows of the batch.
     """
-    found = candidates.gapped
-    if found is None or not found.probability.size:
-        return []
-    rule = rule.of_gapped
     best: dict[tuple[int, int, int, Offsets], DecodedEntity] = {}
     summed = 3 * found.probability
     passed = (found.probability > 0) & (summed >= rule.min_sums[found.type_id])

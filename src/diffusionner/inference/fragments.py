@@ -33,9 +33,8 @@ def gapped_candidates(scores: np.ndarray) -> GappedCandidates[np.ndarray]:
 
     scores: [B, M, M, C + 2] logits of envelopes of each type, fragments and jumps.
     """
-    envelopes = scores[..., :-2]
-    # Most sentences have no likely envelope, and nothing else is computed for them.
-    rows = np.flatnonzero((envelopes > MIN_LOGIT).any((1, 2, 3))).tolist()
+    # Most sentences have no likely jump, and nothing else is computed for them.
+    rows = np.flatnonzero((scores[..., -1] > MIN_LOGIT).any((1, 2))).tolist()
     found = {row: _join(scores[row]) for row in rows}
     most = max(map(len, found.values()), default=0)
     shape = len(scores), 1, most
@@ -59,7 +58,12 @@ def _join(scores: np.ndarray) -> list[Found]:
         for first, parts in _parts(best).items()
         for last, log in parts
     }
-    fragments, jumps = _parts(scores[..., -2]), _parts(scores[..., -1])
+    jumps = _parts(scores[..., -1])
+    # Most fragments are entities without gaps: only those next to a jump can be part of a path.
+    beside = np.zeros(scores.shape[:2], dtype=bool)
+    beside[:, list(jumps)] = True
+    beside[[first for parts in jumps.values() for first, _ in parts]] = True
+    fragments = _parts(np.where(beside, scores[..., -2], -np.inf))
     found: list[Found] = []
     for path, log in _paths(sorted({first for first, _ in ends}), fragments, jumps):
         if (end := ends.get((path[0][0], path[-1][1]))) is not None:

@@ -145,7 +145,8 @@ def predict_each(
         while len(running) > limit:
             task, chosen, candidates = running.popleft()
             found, windows = candidates(), task.corpus.windows
-            task.gapped += gapped_entities(found, windows, chosen, rule)
+            if found.gapped is not None:
+                task.gapped += gapped_entities(found.gapped, windows, chosen, rule.of_gapped)
             if beliefs is None:
                 task.decoded.append(merge_candidates(found, windows, chosen, rule))
             else:

@@ -9,7 +9,6 @@ denoised, and `doc.spans[spans_key].attrs["outcomes"]` says what became of each.
 
 # No postponed annotations: older versions of spaCy read the types of the factory's arguments.
 
-import re
 import shutil
 from bisect import bisect_right
 from collections import deque
@@ -26,6 +25,7 @@ from spacy.tokens import Doc, Span, SpanGroup
 
 from diffusionner.corpus import Entity, gaps_between
 from diffusionner.errors import SettingsError
+from diffusionner.formats.span_ids import read_span_id, span_id
 from diffusionner.inference.decoding import choose_spans
 from diffusionner.label_set import Labels, LabelSet
 from diffusionner.refinement import Outcome, SpanLike
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 ENTS = "ents"  # refine doc.ents
 _FOLDER = "model"  # within the component's folder of a saved pipeline
-_SPAN_ID = re.compile(r"\d+-\d+( \d+-\d+)+")
 
 
 class SpacyComponent:
@@ -120,8 +119,8 @@ class SpacyComponent:
         assert self.refine is not None
         spans = doc.ents if self.refine == ENTS else doc.spans.get(self.refine, [])
         return [
-            Entity(span.start, span.end, span.label_, gaps=gaps_between(tuple(span._.fragments)))
-            if len(span._.fragments) > 1
+            Entity(span.start, span.end, span.label_, gaps=gaps_between(fragments))
+            if (fragments := read_span_id(span.id_, span.start))
             else (span.start, span.end, span.label_ or None)
             for span in spans
         ]
@@ -130,7 +129,7 @@ class SpacyComponent:
         self, doc: Doc, entities: Sequence[Entity], outcomes: Sequence[Outcome] = ()
     ) -> Doc:
         scored = [
-            (Span(doc, e.start, e.end, label=e.label, span_id=_span_id(e)), e.score)
+            (Span(doc, e.start, e.end, label=e.label, span_id=span_id(e.fragments)), e.score)
             for e in entities
         ]
         attrs: dict[str, Any] = {"scores": np.array([s for _, s in scored], dtype=np.float32)}
@@ -215,26 +214,14 @@ def create(
     )
 
 
-# spaCy stores the attributes of a span by its characters, but a discontinuous entity may have those
-# of another one. Its id is stored with the span itself. Tokens count from the start of the span, so
-# that the id stays right when docs are joined or sliced.
-
-
-def _span_id(entity: Entity) -> str:
-    """Return the fragments of a discontinuous entity as the id of its span: "0-1 3-4"."""
-    if not entity.gaps:
-        return ""
-    return " ".join(f"{s - entity.start}-{e - entity.start}" for s, e in entity.fragments)
-
-
 def _fragments(span: Span) -> list[tuple[int, int]]:
-    if _SPAN_ID.fullmatch(span.id_) is None:
-        return [(span.start, span.end)]
-    parts = (part.split("-") for part in span.id_.split())
-    return [(span.start + int(start), span.start + int(end)) for start, end in parts]
+    return list(read_span_id(span.id_, span.start)) or [(span.start, span.end)]
 
 
-Span.set_extension("fragments", getter=_fragments, force=True)
+# spaCy stores the attributes of a span by its characters, but a discontinuous entity may have those
+# of another one. So they are read from its id.
+if not Span.has_extension("fragments"):  # somebody else's stays
+    Span.set_extension("fragments", getter=_fragments)
 
 
 def _sentences(doc: Doc) -> list[TextSentence]:

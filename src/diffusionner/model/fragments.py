@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from diffusionner.model.initializer import IMPOSSIBLE, Biaffine, SpanTypeProduct, valid_spans
 
 PAIRS = 2  # grids after those of the types: fragments, then jumps
-UNLIKELY = -6.0  # start of the bias: few pairs of words are part of a discontinuous entity
+UNLIKELY = -6.0  # start of the bias: few pairs of words are part of an entity
 
 
 class FragmentScores(nn.Module):

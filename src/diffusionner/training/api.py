@@ -111,8 +111,11 @@ def prepare(
     """
     base, origin, labels = _starting_settings(start)
     replay = None
+    found_before = bool(base.decoder.discontinuous)
     if keep_open:
         replay = Replay.of(base)
+    else:  # as the data has discontinuous entities
+        base = replace(base, decoder=replace(base.decoder, discontinuous=None))
     reads_labels = base.reads_labels
     if reads_labels and not keep_open:
         base = replace(base, decoder=replace(base.decoder, types="vectors"))
@@ -143,6 +146,8 @@ def prepare(
     if "training.evaluate_every" not in given:
         interval = evaluation_interval(settings.training.epochs)
         settings = replace(settings, training=replace(settings.training, evaluate_every=interval))
+    if found_before and not data.discontinuous() and settings.decoder.discontinuous is None:
+        origin += "; the data has no discontinuous entities, so none will be found any more"
     if labels is not None and labels != data.labels and not reads_labels:
         origin += "; its types differ from those of the data, which are learned anew"
     return Run(settings, data, _describe(data, settings, nested, origin, reason), replay)
@@ -174,7 +179,6 @@ def _starting_settings(start: str | Path | DiffusionNER) -> tuple[Settings, str,
         replace(
             own,
             data=Settings().data,
-            decoder=replace(own.decoder, discontinuous=None),  # as the data has such entities
             training=Settings().training,
             encoder=replace(own.encoder, name=str(start)),
             inference=replace(own.inference, threshold=None, phi=None),
@@ -213,7 +217,7 @@ def _describe(
     entities = "some entities overlap" if nested else "no two entities overlap"
     training = settings.training
     documents = "; documents are denoised: decoder.beliefs=true" * settings.decoder.beliefs
-    if data.discontinuous() and settings.decoder.discontinuous is None:
+    if data.discontinuous() and settings.decoder.discontinuous is not False:
         entities += ", some are discontinuous"
     return [
         f"data: {len(data.train):,} training sentences, {len(data.labels)} types, {dev}; "

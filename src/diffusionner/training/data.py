@@ -28,9 +28,9 @@ class RunData:
         """Return the number of training annotations that do not align with words."""
         return sum(len(sentence.irregular) for sentence in self.train)
 
-    def discontinuous(self) -> int:
-        """Return the number of discontinuous training entities."""
-        return sum(len(sentence.discontinuous) for sentence in self.train)
+    def discontinuous(self, more_than: int = 1) -> int:
+        """Return the number of training entities with more than this many fragments."""
+        return sum(len(e.fragments) > more_than for s in self.train for e in s.discontinuous)
 
     def fingerprint(self, settings: Settings) -> str:
         """Return a hash of the settings, train and dev, by which a run is recognised."""

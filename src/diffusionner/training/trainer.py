@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from diffusionner.batching import Batch, EncodedCorpus
+from diffusionner.corpus import MAX_FRAGMENTS
 from diffusionner.data.fingerprint import fingerprint
 from diffusionner.diffusion import mix_keys
 from diffusionner.errors import CheckpointError, SettingsError, TrainingDiverged, WriteError
@@ -444,9 +445,13 @@ class Trainer:
                 "`diffusionner data check` lists them"
             )
         if (gapped := self.data.discontinuous()) and not self.network.finds_discontinuous:
+            way = "set decoder.discontinuous=true to find such entities"
+            if not self.settings.denoises:
+                way = f"method={self.settings.method} cannot find such entities"
+            reporter.say(f"{gapped} training entities are discontinuous and are ignored; {way}")
+        elif many := self.data.discontinuous(more_than=MAX_FRAGMENTS):
             reporter.say(
-                f"{gapped} training entities are discontinuous and are ignored; set "
-                "decoder.discontinuous=true to find such entities"
+                f"{many} training entities have more than {MAX_FRAGMENTS} fragments and are ignored"
             )
         return reporter
 

@@ -17,8 +17,10 @@ function segment(entity, start, end, hue) {
   if (start === left) bar.classList.add("s");
   if (start === entity.start) {
     const said = `${entity.label} ${entity.score.toFixed(2)}`;
-    // Labels are small: one not much longer than its fragment is placed over it.
-    const fits = end < right && said.length * 0.8 <= right - left;
+    // Labels are small: one not much longer than its fragment is placed over it. Before a gap,
+    // there is no room for more.
+    const most = (right - left) * (right === entity.end ? 1.25 : 1);
+    const fits = end < right && said.length <= most;
     bar.append(element("em", fits ? "over" : "beside", said));
   }
   if (end === right) bar.classList.add("e");
