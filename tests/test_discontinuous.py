@@ -124,6 +124,21 @@ def test_entities_with_too_many_fragments_are_not_learned(encoder_folder: Path):
     assert cells.tolist() == alone.tolist()
 
 
+def test_alternatives_take_probability_from_each_other():
+    """ "leg … pain" and "arm or leg … pain": at most one of them is right."""
+    scores = np.full((1, 8, 8, 3), -SURE, dtype=np.float32)
+    scores[0, [2, 0], [6, 6], 0] = 2.0, 1.0  # envelopes of "leg" and "arm or leg"
+    scores[0, [2, 0, 6], [2, 2, 6], 1] = 2.0  # fragments
+    scores[0, 2, 6, 2] = 2.0  # jump
+    found = gapped_candidates(scores)
+    assert found.fragments[0, 0, :, :2].tolist() == [[[2, 2], [6, 6]], [[0, 2], [6, 6]]]
+    two, one = 1 / (1 + np.exp([-2.0, -1.0]))
+    better, worse = two, (two**3 * one) ** 0.25
+    assert found.probability[0, 0] == pytest.approx([better, worse * (1 - better)], rel=1e-5)
+    scores[0, 0, 6, 0] = -SURE
+    assert gapped_candidates(scores).probability[0, 0] == pytest.approx([better], rel=1e-5)
+
+
 def test_scores_that_are_all_alike_end_soon():
     found = gapped_candidates(np.full((1, 100, 100, 3), SURE, dtype=np.float32))
     assert found.probability.shape == (1, 1, MAX_GAPPED)
@@ -419,7 +434,9 @@ def test_fine_tuning_follows_the_data(ner: DiffusionNER, tmp_path: Path, capsys)
             data, dev=data, output=tmp_path / str(expected), epochs=1, evaluate_every=1
         )
         assert tuned.finds_discontinuous is expected
-        lost = "no discontinuous entities, so none will be found any more" in capsys.readouterr().err
+        lost = (
+            "no discontinuous entities, so none will be found any more" in capsys.readouterr().err
+        )
         assert lost is not expected
 
 

@@ -164,10 +164,16 @@ def test_jsonl_that_is_wrong(make, entity, message):
 @pytest.mark.parametrize(
     ("fragments", "message"),
     [
-        ([[16, 25], [0, 6]], "the fragment [0, 6) of entity X starts before the end of the one "
-         "before, 25; give fragments from left to right"),
-        ([[0, 6], [5, 11]], "the fragment [5, 11) of entity X starts before the end of the one "
-         "before, 6; give fragments from left to right"),
+        (
+            [[16, 25], [0, 6]],
+            "the fragment [0, 6) of entity X starts before the end of the one "
+            "before, 25; give fragments from left to right",
+        ),
+        (
+            [[0, 6], [5, 11]],
+            "the fragment [5, 11) of entity X starts before the end of the one "
+            "before, 6; give fragments from left to right",
+        ),
         ([[0, 6], [7, 7]], "entity X [7, 7) is empty; remove it"),
         ([[0, 6], [16, 99]], "entity X [16, 99) lies outside its text of 26 characters"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
@@ -23,7 +24,7 @@ Fragments: TypeAlias = tuple[tuple[int, int], ...]  # first and last word of eac
 class Found(NamedTuple):
     """A discontinuous candidate of a sentence."""
 
-    log_probability: float  # mean over its parts
+    probability: float
     fragments: Fragments
     type_id: int
 
@@ -45,7 +46,7 @@ def gapped_candidates(scores: np.ndarray) -> GappedCandidates[np.ndarray]:
         for place, one in enumerate(several):
             fragments[row, 0, place, : len(one.fragments)] = one.fragments
             type_id[row, 0, place] = one.type_id
-            probability[row, 0, place] = np.exp(one.log_probability)
+            probability[row, 0, place] = one.probability
     return GappedCandidates(fragments, type_id, probability)
 
 
@@ -68,9 +69,29 @@ def _join(scores: np.ndarray) -> list[Found]:
     for path, log in _paths(sorted({first for first, _ in ends}), fragments, jumps):
         if (end := ends.get((path[0][0], path[-1][1]))) is not None:
             mean = (log + end[0]) / (2 * len(path))  # an envelope, n fragments and n - 1 jumps
-            found.append(Found(mean, path, end[1]))
-    found.sort(key=lambda one: (-one.log_probability, one.fragments))
-    return found[:MAX_GAPPED]
+            found.append(Found(math.exp(mean), path, end[1]))
+    found.sort(key=lambda one: (-one.probability, one.fragments))
+    return _discount(found[:MAX_GAPPED])
+
+
+def _discount(found: list[Found]) -> list[Found]:
+    """Multiply probabilities by those that no better alternative is right; best first.
+
+    Candidates of a type are alternatives if fragments of theirs overlap and differ, such as
+    "leg … pain" and "arm or leg … pain".
+    """
+    discounted = []
+    for number, one in enumerate(found):
+        better = (other for other in found[:number] if _are_alternatives(one, other))
+        probability = one.probability * math.prod(1 - other.probability for other in better)
+        discounted.append(one._replace(probability=probability))
+    return discounted
+
+
+def _are_alternatives(one: Found, other: Found) -> bool:
+    return one.type_id == other.type_id and any(
+        a != b and a[0] <= b[1] and b[0] <= a[1] for a in one.fragments for b in other.fragments
+    )
 
 
 def _parts(logits: np.ndarray) -> dict[int, list[Part]]:
