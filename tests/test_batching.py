@@ -282,8 +282,8 @@ def test_without_labels_there_is_no_gold(tokenizer, nested_sentences):
 def test_batches_are_numpy_integers(tokenizer, labels, filters):
     corpus = encode(tokenizer, long_sentences(), labels, character_filters=filters)
     batch = everything(corpus)
-    assert batch.labels is None
-    for f in (f for f in fields(Batch) if f.name != "labels"):
+    assert batch.labels is None and batch.gap_cells is None
+    for f in (f for f in fields(Batch) if f.name not in ("labels", "gap_cells")):
         value = getattr(batch, f.name)
         # All of them fit into 32 bits, so that they are copied to a device at once.
         kind = np.bool_ if f.name == "annotated_types" else np.int64
@@ -362,7 +362,7 @@ def test_a_row_does_not_depend_on_its_batch(tokenizer, nested_sentences):
         alone = corpus.batch(np.array([window]))
         words = int(alone.lengths[0])
         assert alone.row.tolist() == [0] and together.row[row] == row
-        for f in (f for f in fields(Batch) if f.name not in ("row", "labels")):
+        for f in (f for f in fields(Batch) if f.name not in ("row", "labels", "gap_cells")):
             one, among = getattr(alone, f.name)[0], getattr(together, f.name)[row]
             if f.name == "word_of":  # padding has the number of words
                 one = np.where(one == words, -1, one)

@@ -227,9 +227,9 @@ def test_an_annotation_over_a_sentence_end_joins_the_two():
     [
         (((0, 99),), r"entity X \[0, 99\) lies outside its text of 35 characters"),
         (((-3, 2),), "lies outside"),
-        (((2, 2),), "lies outside"),
-        (((4, 7), (0, 3)), "overlap or are not in order"),
-        (((0, 5), (4, 7)), "overlap or are not in order"),
+        (((2, 2),), r"entity X \[2, 2\) is empty"),
+        (((4, 7), (0, 3)), "starts before the end of the one before, 7"),
+        (((0, 5), (4, 7)), "starts before the end of the one before, 5"),
         ((), "has no characters"),
     ],
 )

@@ -183,7 +183,7 @@ class FixedNetwork(nn.Module):
         self.schedule = Schedule(settings.diffusion.schedule, settings.diffusion.timesteps)
 
     def prepare(self, batch: Batch[torch.Tensor], freeze_encoder: bool) -> SimpleNamespace:
-        return SimpleNamespace(initial=None)
+        return SimpleNamespace(initial=None, fragments=None)
 
     def decoder(
         self, sentence: SimpleNamespace, spans: torch.Tensor, t: torch.Tensor

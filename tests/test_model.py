@@ -109,7 +109,7 @@ def test_a_batch_on_a_device_equals_that_of_the_host(tokenizer, nested_sentences
     moved = batch_to_device(batch, torch.device(device))
     for f in fields(Batch):
         before, after = getattr(batch, f.name), getattr(moved, f.name)
-        if f.name in ("keys", "gold_counts", "labels"):
+        if f.name in ("keys", "gold_counts", "labels", "gap_cells"):  # the last two are None here
             assert after is before, "noise and matching are computed on the host"
         else:
             assert after.device.type == device and after.dtype in (torch.int64, torch.bool), f.name

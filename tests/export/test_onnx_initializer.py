@@ -68,7 +68,10 @@ def test_no_steps_without_the_denoiser(initialized_pair, sentences, monkeypatch)
                 task.launch(one.engine, np.arange(len(corpus)), inference)()
                 for one in initialized_pair
             )
+            assert expected.gapped is None and found.gapped is None
             for name, array in vars(expected).items():
+                if name == "gapped":
+                    continue
                 wide = name in ("noisy", "logits")
                 shown = expected.slots[..., None] if wide else expected.slots
                 assert np.allclose(array * shown, vars(found)[name] * shown, atol=1e-4), name

@@ -37,6 +37,7 @@ class PreparedSentence:
     ends: Tensor  # [B, M, h] contribution of its last word
     initial: SpanScores | None = None
     types: Tensor | None = None  # [B, C, type size], if types are vectors
+    fragments: Tensor | None = None  # [B, M, M, C + 2] if discontinuous entities are learned
 
 
 @dataclass

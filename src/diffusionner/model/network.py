@@ -106,7 +106,10 @@ class DenoisingNetwork(Network):
 
     def prepare(self, batch: Batch[Tensor], freeze_encoder: bool = False) -> PreparedSentence:
         """Encode a batch; the only part whose cost does not depend on the number of steps."""
-        return self.decoder.prepare(self.encode(batch, freeze_encoder))
+        encoding = self.encode(batch, freeze_encoder)
+        sentence = self.decoder.prepare(encoding)
+        sentence.fragments = self.fragment_scores(encoding)
+        return sentence
 
     def denoise(
         self, sentence: PreparedSentence, x: Tensor, t: Tensor | int, mask: Tensor | None = None

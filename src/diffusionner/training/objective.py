@@ -167,7 +167,9 @@ class StepOutput:
 
     prediction: Prediction
     initial: SpanScores | None
-    fragments: Tensor | None  # [B, M, M, C + 2] scores of the parts of discontinuous entities
+    fragments: Tensor | None = (
+        None  # [B, M, M, C + 2] scores of the parts of discontinuous entities
+    )
 
 
 class DenoisingObjective(MatchingObjective[StepOutput]):
@@ -219,8 +221,7 @@ class DenoisingObjective(MatchingObjective[StepOutput]):
         inputs: those of `NoisySpans`.
         """
         spans, t, start_noise, from_noise = inputs
-        encoding = self.network.encode(batch, self.freeze_encoder)
-        sentence = self.network.decoder.prepare(encoding)
+        sentence = self.network.prepare(batch, self.freeze_encoder)
         if sentence.initial is not None:
             candidates = best_spans(sentence.initial.spans, spans.shape[2])[0]
             x = self.network.coordinates.encode(candidates, sentence.lengths)
@@ -228,7 +229,7 @@ class DenoisingObjective(MatchingObjective[StepOutput]):
             own = self._own_draw(sentence, x[:, None], from_noise[:, None], t[:, -1:])
             spans = torch.cat([spans, candidates[:, None], own], 1)
         prediction = self.network.decoder(sentence, spans, t)
-        return StepOutput(prediction, sentence.initial, self.network.fragment_scores(encoding))
+        return StepOutput(prediction, sentence.initial, sentence.fragments)
 
     @torch.no_grad()
     def _own_draw(
