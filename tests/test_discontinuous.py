@@ -215,7 +215,7 @@ def test_impossible_pairs_have_no_loss():
 
 
 def test_sampled_labels_keep_their_parts(encoder_folder: Path):
-    """What is asked for decides on envelopes; fragments and jumps are those of all types."""
+    """Envelopes of labels that are not asked for are dropped; fragments and jumps stay."""
     tokenizer = load_tokenizer(encoder_folder, 128)
     several = [TWO, entity((5, 6), (8, 9), label="PER")]
     batch = encoded(sentences_of(*several), encoder_folder).batch(np.arange(1))

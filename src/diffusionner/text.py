@@ -26,6 +26,10 @@ class TextSentence:
     starts: Sequence[int]
     ends: Sequence[int]
 
+    def between(self, gaps: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+        """Return the (start, end) characters of gaps, given by their first and last word."""
+        return tuple((self.ends[first - 1], self.starts[last + 1]) for first, last in gaps)
+
 
 # --- Word lists -----------------------------------------------------------------------------
 

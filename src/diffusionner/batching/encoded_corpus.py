@@ -212,7 +212,7 @@ class EncodedCorpus:
     ) -> list[tuple[int, int, int]]:
         """Return grid, first and last word of the pairs that make up the entities of a window.
 
-        Most entities have no gap. They are their own envelope and only fragment.
+        A contiguous entity is an envelope with a single fragment.
         """
         offset, words = int(self.windows.offset[window]), int(self.windows.words[window])
         cells: set[tuple[int, int, int]] = set()

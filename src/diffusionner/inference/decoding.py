@@ -256,31 +256,34 @@ def resolve_overlaps(entities: Iterable[DecodedEntity], policy: str) -> list[Dec
     For `nested` and `flat`, filtering by φ before or after gives the same result, since a lower φ
     only adds entities that rank last. Thresholds by type must be applied before: an entity below
     its threshold must not exclude another.
+    """
+    ranked = sorted(
+        entities, key=lambda e: (-e.summed_probability, e.left, e.right, e.type_id, e.gaps)
+    )
+    chosen = choose_entities([(fragments_of(e), e.score) for e in ranked], policy)
+    return sorted((ranked[i] for i in chosen), key=lambda e: (e.left, -e.right, e.type_id, e.gaps))
+
+
+def choose_entities(entities: Sequence[tuple[Offsets, float]], policy: str) -> list[int]:
+    """Return the indices of the entities (fragments, score) that the policy keeps; best first.
 
     A discontinuous entity may share words with others ("muscle pain and stiffness") unless the
     policy is `flat`: then those without gaps come first, and no word is in two entities.
     """
-    everything = sorted(
-        entities, key=lambda e: (-e.summed_probability, e.left, e.right, e.type_id, e.gaps)
-    )
-    ranked = [entity for entity in everything if not entity.gaps]
-    gapped = [entity for entity in everything if entity.gaps]
-    chosen = choose_spans([(e.left, e.right + 1, e.score) for e in ranked], policy)
-    kept = [ranked[i] for i in chosen]
-    if policy.startswith("flat"):
-        taken = {word for entity in kept for word in _words(entity)}
-        for entity in gapped:
-            if taken.isdisjoint(words := _words(entity)):
-                kept.append(entity)
-                taken |= words
-    else:
-        kept += gapped
-    return sorted(kept, key=lambda e: (e.left, -e.right, e.type_id, e.gaps))
+    whole = [i for i, (fragments, _) in enumerate(entities) if len(fragments) == 1]
+    spans = [(*entities[i][0][0], entities[i][1]) for i in whole]
+    chosen = [whole[i] for i in choose_spans(spans, policy)]
+    for i, (fragments, _) in enumerate(entities):
+        disjoint = policy.startswith("flat")
+        if len(fragments) > 1 and not (
+            disjoint and any(_share(fragments, entities[j][0]) for j in chosen)
+        ):
+            chosen.append(i)
+    return chosen
 
 
-def _words(entity: DecodedEntity) -> set[int]:
-    between = {word for first, last in entity.gaps for word in range(first, last + 1)}
-    return set(range(entity.left, entity.right + 1)) - between
+def _share(some: Offsets, others: Offsets) -> bool:
+    return any(a[0] < b[1] and b[0] < a[1] for a in some for b in others)
 
 
 def choose_spans(spans: Sequence[tuple[int, int, float]], policy: str) -> list[int]:

@@ -189,7 +189,7 @@ class DiffusionNER:
 
     @property
     def finds_discontinuous(self) -> bool:
-        """Whether entities may have gaps."""
+        """True for a model that finds discontinuous entities, too."""
         return bool(self.settings.decoder.discontinuous)
 
     @property

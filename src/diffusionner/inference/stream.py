@@ -218,14 +218,13 @@ class Item:
 
     def _with_gaps(self, entity: Entity, part: TextSentence, found: DecodedEntity) -> Entity:
         """Return a discontinuous entity of a sentence with its gaps."""
-        gaps = tuple((part.ends[first - 1], part.starts[last + 1]) for first, last in found.gaps)
         pieces = [
             self.content[part.starts[first] : part.ends[end - 1]]
             if isinstance(self.content, str)
             else " ".join(part.words[first:end])
             for first, end in fragments_of(found)
         ]
-        return entity._replace(gaps=gaps, text=ELLIPSIS.join(pieces))
+        return entity._replace(gaps=part.between(found.gaps), text=ELLIPSIS.join(pieces))
 
 
 def predict_stream(

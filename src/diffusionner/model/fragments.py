@@ -8,8 +8,8 @@ entity is a path over three kinds of pairs of words (left, right):
 * its *jumps*, from the last word of a fragment to the first of the next.
 
 Each pair is scored on its own for the whole sentence, as the initializer scores spans.
-`inference.fragments` joins likely pairs to entities. Discontinuous entities are rare, so the others
-are learned, too: they are their own envelope and only fragment, and have no jump.
+`inference.fragments` joins likely pairs to entities. Discontinuous entities are rare, so
+contiguous ones are learned as well: each is an envelope with a single fragment and no jump.
 
 Shapes: B sentences, M words, h hidden size, C types.
 """

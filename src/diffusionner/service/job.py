@@ -69,10 +69,13 @@ class Document:
 
     def _in_characters(self, found: Sequence[Found], labels: Sequence[str]) -> Iterator[Entity]:
         for sentence, rows in zip(self.sentences, found, strict=True):
-            starts, ends = sentence.starts, sentence.ends
             for left, right, type_id, _, score, _, words in rows:
-                gaps = tuple((ends[first - 1], starts[last + 1]) for first, last in words)
-                entity = Entity(starts[left], ends[right], labels[type_id], score, gaps=gaps)
+                start, end, gaps = (
+                    sentence.starts[left],
+                    sentence.ends[right],
+                    sentence.between(words),
+                )
+                entity = Entity(start, end, labels[type_id], score, gaps=gaps)
                 said = ELLIPSIS.join(self.text[start:end] for start, end in entity.fragments)
                 yield entity._replace(text=said)
 

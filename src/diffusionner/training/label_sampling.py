@@ -11,6 +11,7 @@ from diffusionner.batching import Batch, RowLabels
 from diffusionner.batching.subwords import SubwordTokenizer
 from diffusionner.diffusion import mix_keys
 from diffusionner.label_set import SEPARATOR, label_text
+from diffusionner.model.fragments import PAIRS
 
 _SALT = 9  # differs from those of the span noise and of the subword masking
 MAX_ASKED = 25  # labels of a row
@@ -64,13 +65,11 @@ class LabelSampler:
         gap_cells = batch.gap_cells
         if gap_cells is not None:
             # Fragments and jumps are those of all types; their grids follow those of the types.
-            shift = present.shape[1] - annotated.shape[1]
-            grids = np.pad(local, ((0, 0), (0, 2)))
-            grids[:, -2:] = np.arange(2) + annotated.shape[1] + shift
-            gap_cells = gap_cells.copy()
-            known = gap_cells[..., 0] >= 0
-            moved = grids[batch.row[:, None], gap_cells[..., 0]]
-            gap_cells[..., 0] = np.where(known, moved, -1)
+            pairs = np.broadcast_to(present.shape[1] + np.arange(PAIRS), (rows, PAIRS))
+            grids = np.concatenate([local, pairs], 1)
+            grid = gap_cells[..., 0]
+            moved = np.where(grid >= 0, grids[batch.row[:, None], grid], -1)
+            gap_cells = np.concatenate([moved[..., None], gap_cells[..., 1:]], -1)
         return replace(
             batch,
             gold=np.take_along_axis(batch.gold, order[..., None], 1),

@@ -167,9 +167,7 @@ class StepOutput:
 
     prediction: Prediction
     initial: SpanScores | None
-    fragments: Tensor | None = (
-        None  # [B, M, M, C + 2] scores of the parts of discontinuous entities
-    )
+    fragments: Tensor | None = None  # [B, M, M, C + 2], if discontinuous entities are learned
 
 
 class DenoisingObjective(MatchingObjective[StepOutput]):
