@@ -25,10 +25,15 @@ from diffusionner.corpus import Sentence
 from diffusionner.errors import DataError, DiffusionNERError
 from diffusionner.evaluation import evaluate
 from diffusionner.inference.stream import batch_size
+from diffusionner.inference.torch_engine import load_engine
+from diffusionner.model.beliefs import BeliefNetwork
+from diffusionner.model.network import DenoisingNetwork
 from diffusionner.settings import Settings
+from diffusionner.storage import checkpoint
+from diffusionner.storage.beliefs import fitted_beliefs
 from reproduce.records import encode_counts
 from reproduce.store import commit
-from reproduce.tables import ALONE, CUDA_GRAPHS, SENTENCE
+from reproduce.tables import ALONE, BELIEFS, CUDA_GRAPHS, SENTENCE
 
 TURNS = 5
 TURNS_ALONE = 9  # of a point that is the model's only speed
@@ -110,8 +115,12 @@ def measure(
         return speeds(loaded, sentences, options_of_points)
     if points[0]["kind"] == "trajectory":
         return [trajectory(ner, options)]
-    # The initializer's probabilities have another scale than those of denoising.
-    dev = splits["dev"] if options.get("steps") == ALONE else None
+    # The scores of the initializer and of beliefs have another scale than those of denoising.
+    adds_beliefs = options.get(BELIEFS, False)
+    dev = splits["dev"] if options.get("steps") == ALONE or adds_beliefs else None
+    if adds_beliefs:
+        ner = with_beliefs(loaded.subject)
+        options = {key: value for key, value in options.items() if key != BELIEFS}
     try:
         report = evaluate(ner, sentences, calibrate_on=dev, **options)
     except DataError:
@@ -127,6 +136,17 @@ def measure(
     if points[0]["split"] == "test":
         result["counts"] = encode_counts(report.measure_counts["micro"])
     return [result]
+
+
+def with_beliefs(subject: Subject) -> DiffusionNER:
+    """Return a trained model with the belief network of the library."""
+    network, subwords, settings = checkpoint.load(subject.folder)
+    assert isinstance(network, DenoisingNetwork)
+    network.beliefs = BeliefNetwork()
+    network.load_beliefs(fitted_beliefs())
+    settings = replace(settings, decoder=replace(settings.decoder, beliefs=True))
+    engine = load_engine(network, subject.device, precision=None, cuda_graphs=True)
+    return DiffusionNER(engine, subwords, settings)
 
 
 def speeds(

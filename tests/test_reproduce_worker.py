@@ -12,13 +12,14 @@ from corpus_files import EXCERPT
 from reproduction import CONFIGS
 
 from benchmarks import shapes
+from benchmarks.subjects import Subject
 from diffusionner import formats
 from diffusionner.corpus import Sentence
 from diffusionner.evaluation import evaluate
 from models import LABELS, lively_model
 from reproduce import worker
 from reproduce.records import decode_counts
-from reproduce.tables import DEV, SPEED, TEST, UNRECORDED_POINTS, point, shape_point
+from reproduce.tables import BELIEF_POINTS, DEV, SPEED, TEST, UNRECORDED_POINTS, point, shape_point
 
 
 @pytest.fixture(autouse=True)
@@ -85,11 +86,14 @@ def test_the_initializer_alone_gets_thresholds_of_its_own(encoder_folder, tmp_pa
     for name, sentences in parts.items():
         formats.write(tmp_path / f"{name}.jsonl", sentences)
     files = {name: [str(tmp_path / f"{name}.jsonl"), None] for name in parts}
-    points = [TEST, point("score", "test", steps=0)]
+    points = [TEST, point("score", "test", steps=0), BELIEF_POINTS[1]]
     _, results = measured(tmp_path, tmp_path / "model", points, files=files)
+    believing = worker.with_beliefs(Subject("trained", tmp_path / "model", "cpu"))
+    assert believing.engine.beliefs is not None and ner.engine.beliefs is None
     expected = [
         evaluate(ner, parts["test"]),
         evaluate(ner, parts["test"], steps=0, calibrate_on=parts["dev"]),
+        evaluate(believing, parts["test"], calibrate_on=parts["dev"]),
     ]
     assert expected[1].micro.predicted > evaluate(ner, parts["test"], steps=0).micro.predicted
     for one, report in zip(points, expected, strict=True):
