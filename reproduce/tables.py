@@ -223,6 +223,7 @@ RECIPE = Variant(
     "passages",
     (
         ("encoder.passage_words", 160),
+        ("training.epochs", 6),
         ("training.encoder_learning_rate", 2e-4),
         ("training.learning_rate", 1e-3),
         ("training.layer_decay", 0.9),
