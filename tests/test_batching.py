@@ -420,3 +420,20 @@ def test_characters_are_as_wide_as_the_longest_word_of_the_batch(tokenizer, mult
 
 def test_no_character_codes_without_character_filters(tokenizer):
     assert everything(encode(tokenizer, document("a b"))).characters.shape == (1, 2, 0)
+
+
+def test_passages_with_long_sentences_are_divided_by_their_pairs_of_words(tokenizer):
+    random = np.random.default_rng(0)
+    texts = ["a " * int(n) for n in [*random.integers(1, 6, 60), 30, 2, 25, 3]]
+    corpus = encode(tokenizer, document(*texts, doc="d"), passage_words=12)
+    everything = corpus.shuffled_batches(1000, seed=0, epoch=0)[0]
+    words, rows = corpus.windows.words, corpus.windows.row
+    assert len(everything) == len(texts)
+    assert [part.tolist() for part in corpus.divide(everything, 10**9)] == [everything.tolist()]
+    parts = corpus.divide(everything, 400)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(texts)))
+    whole = [set(rows[part].tolist()) for part in parts]
+    assert sum(map(len, whole)) == len(set().union(*whole)), "a row is in one part only"
+    for part, its_rows in zip(parts, whole, strict=True):
+        assert len(part) * words[part].max() ** 2 <= 400 or len(its_rows) == 1
+    assert len(parts) < len(set(rows.tolist())), "short rows share a part"

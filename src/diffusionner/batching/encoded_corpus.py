@@ -369,6 +369,27 @@ class EncodedCorpus:
             batches += [pool[i : i + size] for i in range(0, len(pool), size)]
         return [batches[i] for i in random.permutation(len(batches))]
 
+    def divide(self, chosen: np.ndarray, most_pairs: int) -> list[np.ndarray]:
+        """Divide windows so that no part has more than `most_pairs` pairs of words, with padding.
+
+        Windows of one row stay together, so that it is encoded once; a single row may have more.
+        """
+        words = self.windows.words[chosen]
+        if len(chosen) * int(words.max()) ** 2 <= most_pairs:
+            return [chosen]
+        first = self._rows(chosen)
+        longest = np.maximum.reduceat(words, first)
+        count = np.diff(np.append(first, len(chosen)))
+        order = np.argsort(longest, kind="stable")
+        cuts, size = [], 0
+        for place, row in enumerate(order.tolist()):
+            size += int(count[row])
+            if place and size * int(longest[row]) ** 2 > most_pairs:
+                cuts.append(place)
+                size = int(count[row])
+        rows = np.split(chosen, first[1:])
+        return [np.concatenate([rows[i] for i in part]) for part in np.split(order, cuts)]
+
     def _rows(self, windows: np.ndarray) -> np.ndarray:
         """Return the place of the first window of each row."""
         return np.flatnonzero(np.diff(self.windows.row[windows], prepend=-1))

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from diffusionner.training.graphs import GraphedStep
 
 LOG_EVERY = 20  # updates
+MAX_PAIRS = 2**20  # pairs of words of a micro-batch of passages, padding included
 SIGNIFICANT = 0.05  # p below which denoising is better than the initializer alone
 
 
@@ -265,18 +266,27 @@ class Trainer:
             # In a small last batch a process may have no sentence: it takes part with weight 0.
             weight = 1.0 if len(mine) else 0.0
             mine = mine if len(mine) else chosen[:1]
-            batch = self.corpus.batch(mine, self.graphed.multiples if self.graphed else (1,) * 5)
-            keys = mix_keys(mine, training.seed, epoch)
-            of_rows = keys[np.unique(batch.row, return_index=True)[1]]  # of a sentence of each
-            if self.masking is not None:
-                batch.subwords = self.masking.apply(batch.subwords, of_rows)
-            if self.sampler is not None:
-                batch = self.sampler.apply(batch, of_rows)
-            if training.consistency:  # the halves differ in dropout and noise
-                batch, keys = batch.doubled(), np.concatenate([keys, mix_keys(keys, 0, 0)])
-            inputs = self.objective.inputs(batch, keys)
-            prepared.append(MicroBatch(batch, inputs, weight, denominator))
+            # Passages are not sorted by length: one long sentence would pad all others.
+            passages = self.settings.encoder.passage_words > 0
+            for few in self.corpus.divide(mine, MAX_PAIRS) if passages else [mine]:
+                prepared.append(self._micro_batch(few, epoch, weight, denominator))
         return prepared
+
+    def _micro_batch(
+        self, chosen: np.ndarray, epoch: int, weight: float, denominator: int
+    ) -> MicroBatch:
+        """Gather windows with masked subwords, sampled labels and the objective's inputs."""
+        training = self.settings.training
+        batch = self.corpus.batch(chosen, self.graphed.multiples if self.graphed else (1,) * 5)
+        keys = mix_keys(chosen, training.seed, epoch)
+        of_rows = keys[np.unique(batch.row, return_index=True)[1]]  # of a sentence of each
+        if self.masking is not None:
+            batch.subwords = self.masking.apply(batch.subwords, of_rows)
+        if self.sampler is not None:
+            batch = self.sampler.apply(batch, of_rows)
+        if training.consistency:  # the halves differ in dropout and noise
+            batch, keys = batch.doubled(), np.concatenate([keys, mix_keys(keys, 0, 0)])
+        return MicroBatch(batch, self.objective.inputs(batch, keys), weight, denominator)
 
     def _update(
         self, model: nn.Module, prepared: list[MicroBatch], epoch: int, number: int
