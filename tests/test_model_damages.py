@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ from safetensors.torch import load_file, save_file
 
 from benchmarks.cli import main
 from diffusionner import DiffusionNER
+from diffusionner.batching import Batch
+from diffusionner.diffusion import Candidates
 from diffusionner.errors import DiffusionNERError
 from diffusionner.files import file_digest
 from diffusionner.inference import self_test
@@ -283,6 +286,37 @@ def test_rounded_models_have_their_own_self_test(sound, tmp_path):
     expected = self_test.record_torch(found.network, found.subwords, found.settings)
     compared = [(a, b) for a, b in zip(expected["sums"], tests[1]["sums"], strict=True) if b]
     assert compared and np.allclose(*zip(*compared, strict=True), atol=2e-3)
+
+
+def answering(*found: tuple[int, int, int, float, float]) -> SimpleNamespace:
+    """An engine with the labels A and B that finds (first, last, type, sum, probability)."""
+
+    def launch(batch: Batch, *given: object) -> Callable[[], Candidates]:
+        shape = len(batch.lengths), 1, len(found)
+        columns = (np.broadcast_to(x, shape) for x in zip(*found, strict=True))
+        left, right, types, sums, probability = columns
+        slots = np.broadcast_to(np.arange(len(batch.lengths))[:, None, None] == 0, shape)
+        noisy = np.stack([left, right], -1)
+        candidates = Candidates(left, right, types, sums, probability, types < 2, slots, noisy)
+        return lambda: candidates
+
+    return SimpleNamespace(labels=["A", "B"], beliefs=None, subword_multiple=1, launch=launch)
+
+
+def test_words_whose_label_is_nearly_another_are_left_out(sound):
+    ner = DiffusionNER.from_pretrained(sound)
+    engine = answering(
+        (0, 1, 0, 2.8, 0.95),  # clearly A
+        (3, 4, 0, 1.9, 0.52),  # nearly no entity
+        (6, 7, 2, 2.6, 0.99), (7, 7, 1, 2.55, 0.9),  # nearly B, by another span
+        (9, 9, 1, 2.5, 0.9),  # clearly B, but not for the other engine
+    )  # fmt: skip
+    other = answering((0, 1, 0, 2.78, 0.95), (9, 9, 0, 2.5, 0.9))
+    found = self_test.record(engine, [engine], ner.subwords, ner.settings)
+    assert found["labels"][:10] == ["A", "A", None, "A", "A", None, None, None, None, "B"]
+    assert found["sums"][:10] == [2.8, 2.8, 0.0, None, None, 0.0, 2.6, None, 0.0, 2.5]
+    found = self_test.record(engine, [engine, other], ner.subwords, ner.settings)
+    assert found["sums"][:10] == [2.8, 2.8, 0.0, None, None, 0.0, None, None, 0.0, None]
 
 
 def test_a_model_that_cannot_read_a_sentence(model):

@@ -93,7 +93,7 @@ def export(
                 f"graphs, more than {LIMITS[precision]} points apart; nothing was written. Try "
                 "float32, or a larger dev corpus"
             )
-        test = self_test.record(written.engine, ner.engine, ner.subwords, ner.settings)
+        test = self_test.record(written.engine, [ner.engine], ner.subwords, ner.settings)
         _write_rest(ner, folder, test)
         size = sum((folder / name).stat().st_size for name in (ENCODER_FILE, DENOISER_FILE))
         results.append(Exported(before, after, size))

@@ -8,8 +8,8 @@ config.json that fits the weights and does not belong to them.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,22 +40,41 @@ MAX_WORDS, MAX_SPANS = 100, 64
 # Mean difference of summed probabilities, which reach 3. Other processors change them by 1e-5,
 # bf16 by 0.001, a zeroed weight matrix by 0.002 to 1.
 TOLERANCE, LOW_PRECISION_TOLERANCE = 0.02, 0.1
-UNSTABLE = 0.05  # a word is left out if rounding the weights to bf16 changes its sum by more
+# A word is left out if rounding the weights to so many bits changes its sum by more than UNSTABLE,
+# or if its label is decided by less than MARGIN: a GPU in bf16 might decide otherwise.
+ROUNDINGS, UNSTABLE, MARGIN = (8, 6, 5), 0.05, 0.1
+
+
+@dataclass
+class Answer:
+    """What a model finds at each word."""
+
+    labels: list[str | None]
+    sums: np.ndarray  # summed probability of the best candidate that covers the word
+    margins: np.ndarray  # by which its label is decided
+
+    def differences(self, labels: Sequence[str | None], sums: np.ndarray) -> np.ndarray:
+        """Return how far another answer is from this one; other labels count as all of it."""
+        same = np.array([a == b for a, b in zip(self.labels, labels, strict=True)])
+        return np.where(same, np.abs(self.sums - sums), np.maximum(self.sums, sums))
 
 
 def record(
-    engine: Engine, other: Engine, subwords: SubwordTokenizer, settings: Settings
+    engine: Engine, others: Iterable[Engine], subwords: SubwordTokenizer, settings: Settings
 ) -> dict[str, Any]:
     """Return the self-test of a model, as config.json stores it.
 
-    other: the same model with other rounding errors. Words on which the two differ are left out:
+    others: the same model with other rounding errors. Words on which they differ are left out:
     a processor with other rounding errors might differ there as well.
     """
     words = SENTENCE.split()
-    (labels, sums), answer = (_answer(one, subwords, settings, words) for one in (engine, other))
-    stable = _differences(labels, sums, *answer) <= UNSTABLE
-    kept = [round(float(x), 3) if s else None for x, s in zip(sums, stable, strict=True)]
-    return {"words": words, "labels": labels, "sums": kept}
+    answer = _answer(engine, subwords, settings, words)
+    stable = answer.margins >= MARGIN
+    for other in others:
+        found = _answer(other, subwords, settings, words)
+        stable &= answer.differences(found.labels, found.sums) <= UNSTABLE
+    kept = [round(float(x), 3) if s else None for x, s in zip(answer.sums, stable, strict=True)]
+    return {"words": words, "labels": answer.labels, "sums": kept}
 
 
 def record_torch(
@@ -72,17 +91,23 @@ def record_torch(
         network.encoder.lstm.run_in_parallel = None  # needs a GPU
     stored = unpack(pack(network.state_dict(), precision), "the network")
     network.load_state_dict(stored)
-    other = copy.deepcopy(network)
-    other.load_state_dict({name: _rounded(tensor) for name, tensor in stored.items()})
-    engines = TorchEngine(network), TorchEngine(other)
-    if settings.reads_labels:
-        labels = LabelSet.of(network.labels)
-        engines = engines[0].bind(labels, subwords), engines[1].bind(labels, subwords)
-    return record(*engines, subwords, settings)
+    engines = []
+    for bits in (None, *ROUNDINGS):
+        engine = TorchEngine(copy.deepcopy(network))
+        if bits is not None:
+            engine.network.load_state_dict({name: _round(x, bits) for name, x in stored.items()})
+        if settings.reads_labels:
+            engine = engine.bind(LabelSet.of(network.labels), subwords)
+        engines.append(engine)
+    return record(engines[0], engines[1:], subwords, settings)
 
 
-def _rounded(tensor: Tensor) -> Tensor:
-    return tensor.bfloat16().float() if tensor.is_floating_point() else tensor
+def _round(tensor: Tensor, bits: int) -> Tensor:
+    """Round numbers to a mantissa of so many bits."""
+    if not tensor.is_floating_point():
+        return tensor
+    mantissa, exponent = tensor.frexp()
+    return (mantissa * 2**bits).round().ldexp(exponent - bits)
 
 
 def check(
@@ -103,13 +128,13 @@ def check(
             f"{folder}: 'self_test' in config.json is damaged; copy the whole folder again"
         )
     try:
-        labels, sums = _answer(engine, subwords, settings, stored["words"])
+        answer = _answer(engine, subwords, settings, stored["words"])
     except Exception as error:  # a damaged model can raise anything
         raise CheckpointError(
             f"{folder}: the model cannot read a sentence ({type(error).__name__}: "
             f"{first_line(error)}); copy the whole folder again, or save or export the model again"
         ) from error
-    if not np.isfinite(sums).all():
+    if not np.isfinite(answer.sums).all():
         raise CheckpointError(
             f"{folder}: the model computes probabilities that are not numbers; its weights "
             "are damaged. Copy the whole folder again, or train again"
@@ -118,15 +143,15 @@ def check(
         return
     then = np.array([np.nan if x is None else x for x in stored["sums"]], dtype=float)
     compared = np.isfinite(then)
-    differences = _differences(stored["labels"], then, labels, sums)
+    differences = answer.differences(stored["labels"], then)
     if compared.any() and differences[compared].mean() > tolerance:
         worst = int(np.where(compared, differences, -1).argmax())
         raise CheckpointError(
             f"{folder} fails its self-test: for '{stored['words'][worst]}' it found "
             f"{stored['labels'][worst]} with {then[worst]:.3f} when it was saved, and "
-            f"{labels[worst]} with {sums[worst]:.3f} now (mean difference of all words "
-            f"{differences[compared].mean():.3f}, allowed {tolerance}). A file is damaged or from "
-            "another model, or this release or device computes something else. Copy the whole "
+            f"{answer.labels[worst]} with {answer.sums[worst]:.3f} now (mean difference of all "
+            f"words {differences[compared].mean():.3f}, allowed {tolerance}). A file is damaged or "
+            "from another model, or this release or device computes something else. Copy the whole "
             "folder again, or train or export again"
         )
 
@@ -151,8 +176,8 @@ def _is_valid(stored: Any, known: list[str]) -> bool:
 
 def _answer(
     engine: Engine, subwords: SubwordTokenizer, settings: Settings, words: list[str]
-) -> tuple[list[str | None], np.ndarray]:
-    """Return the label and the summed probability of the best candidate that covers each word.
+) -> Answer:
+    """Return what a model finds at each word: the best candidate that covers it.
 
     Candidates are taken as they are, even where no-entity (None) is likelier: thresholds and
     calibration may change, and what a model does not find tells as much about its weights.
@@ -169,17 +194,16 @@ def _answer(
     covers = (found.left + offset <= place) & (place <= found.right + offset) & found.slots
     sums = np.where(covers, found.summed_probability, 0.0).reshape(len(words), -1)  # [M, B·K]
     if not sums.size:  # a rival without candidates
-        return [None] * len(words), np.zeros(len(words))
+        return Answer([None] * len(words), np.zeros(len(words)), np.zeros(len(words)))
+    types, probability = found.type_id.ravel(), found.type_probability.ravel()
+    if settings.decoder.joins_labels:  # which have no probability of no-entity
+        types = np.where(probability < 0.5, len(engine.labels), types)
     best = sums.argmax(1)
-    types = [*engine.labels, None]
-    labels = [types[type_id] for type_id in found.type_id.ravel()[best].tolist()]
-    sums = sums[np.arange(len(words)), best]
-    return [label if x else None for label, x in zip(labels, sums, strict=True)], sums
-
-
-def _differences(
-    labels: list[str | None], sums: np.ndarray, other_labels: list[str | None], others: np.ndarray
-) -> np.ndarray:
-    """Return how far two answers are apart on each word; other labels count as all of it."""
-    same = np.array([a == b for a, b in zip(labels, other_labels, strict=True)])
-    return np.where(same, np.abs(sums - others), np.maximum(sums, others))
+    best_sums = sums[np.arange(len(words)), best]
+    # The label may change with the probability of the type, or with another candidate.
+    other_sums = np.where(types != types[best][:, None], sums, 0.0).max(1)
+    margins = np.minimum(np.abs(2 * probability[best] - 1), best_sums - other_sums)
+    margins[best_sums == 0] = np.inf  # no candidate covers the word
+    names = [*engine.labels, None]
+    labels = [names[i] if x else None for i, x in zip(types[best].tolist(), best_sums, strict=True)]
+    return Answer(labels, best_sums, margins)
