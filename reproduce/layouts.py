@@ -190,9 +190,8 @@ def tuning(table: Table, records: TableRecords) -> Page:
 
 
 def benefit(table: Table, records: TableRecords) -> Page:
-    columns: tuple[tuple[str, Unit], ...] = tuple(
-        (CORPORA[name].title, "percent") for name in BENEFIT_CORPORA
-    )
+    names = (*(CORPORA[name].title for name in BENEFIT_CORPORA), "average")
+    columns: tuple[tuple[str, Unit], ...] = tuple((name, "percent") for name in names)
     ours, rival = METHODS[MAIN_METHOD].title, METHODS[CLASSIFIER].title
     grids = []
     for split in ("test", "dev"):
@@ -207,7 +206,7 @@ def benefit(table: Table, records: TableRecords) -> Page:
         measured = {title: (one, MAIN_METHOD, RECIPE) for title, one in points.items()}
         measured[rival] = full, CLASSIFIER, RECIPE
         rows = (
-            Row(title, tuple(records.f1(corpus, *one) for corpus in BENEFIT_CORPORA))
+            Row(title, _with_average([records.f1(corpus, *one) for corpus in BENEFIT_CORPORA]))
             for title, one in measured.items()
         )
         grids.append(Grid(f"F1 on {split}", "method", columns, tuple(rows)))
@@ -252,22 +251,22 @@ def _paired_grid(
 ) -> Grid:
     """Compare DiffusionNER with the initializer alone, more steps with one, and with a rival.
 
-    others: further points to compare with the initializer alone, by title.
+    others: further points to compare with the initializer alone and with the rival, by title.
     """
     ours, rival = METHODS[MAIN_METHOD].title, METHODS[CLASSIFIER].title
     full, more, alone = (
         (MAIN_METHOD, variant, one)
         for one in (TEST, *(point("score", "test", steps=steps) for steps in OTHER_STEPS.values()))
     )
+    of_classifier = CLASSIFIER, of_rival, TEST
     pairs = {
         f"{ours} − {ALONE_TITLE}": (full, alone),
         f"γ = {CURVE_GAMMA} − γ = 1": (more, full),
-        f"{ours} − {rival}": (full, (CLASSIFIER, of_rival, TEST)),
-        **{
-            f"{title} − {ALONE_TITLE}": ((MAIN_METHOD, variant, one), alone)
-            for title, one in (others or {}).items()
-        },
+        f"{ours} − {rival}": (full, of_classifier),
     }
+    for title, one in (others or {}).items():
+        pairs[f"{title} − {ALONE_TITLE}"] = (MAIN_METHOD, variant, one), alone
+        pairs[f"{title} − {rival}"] = (MAIN_METHOD, variant, one), of_classifier
     rows = [
         Row(f"{CORPORA[corpus].title}: {title}", _paired_cells(records, corpus, *pair))
         for corpus in corpora
@@ -301,14 +300,20 @@ def _summary(records: TableRecords, corpora: list[str]) -> Grid:
     rows = []
     for title, method, _, test in _our_rows():
         cells = [records.f1(corpus, test, method) for corpus in corpora]
-        means = [cell.mean for cell in cells]
-        average = Cell.of([sum(m for m in means if m is not None) / max(1, len(means))])
-        rows.append(Row(title, (*cells, average if means and None not in means else Cell())))
+        rows.append(Row(title, _with_average(cells)))
     printed = [published.RESULTS.get(corpus, {}).get(published.OURS) for corpus in corpora]
     theirs = tuple(Cell.printed(scores.f1 if scores else None) for scores in printed)
     rows.append(Row(published.OURS, (*theirs, Cell())))
     columns: list[tuple[str, Unit]] = [(CORPORA[name].title, "percent") for name in corpora]
     return Grid("F1 on test", "method", (*columns, ("average", "percent")), non_empty(rows))
+
+
+def _with_average(cells: Sequence[Cell]) -> tuple[Cell, ...]:
+    """Add the mean of the cells, if all have one."""
+    means = [cell.mean for cell in cells]
+    known = [mean for mean in means if mean is not None]
+    complete = means and len(known) == len(means)
+    return (*cells, Cell.of([sum(known) / len(known)]) if complete else Cell())
 
 
 def _one_corpus(records: TableRecords, corpus: str) -> Grid:

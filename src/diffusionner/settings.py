@@ -170,7 +170,8 @@ class TrainingSettings:
         True, "Calibrate scores and tune thresholds on dev; false: use `inference.phi` as given."
     )
     tune_steps: bool = setting(
-        False, "Denoise only if that is significantly better on dev; else store steps=0."
+        False,
+        "Denoise only if that is better on dev, boundaries significantly; else store steps=0.",
     )
     evaluate_every: int = setting(1, "Epochs between evaluations on dev.", 1)
     checkpoint_minutes: float = setting(5.0, "Minutes between saved states within an epoch.", 0.0)
