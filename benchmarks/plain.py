@@ -6,8 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from diffusionner.model.base import Network
-from diffusionner.model.decoder import BoundaryPointer, PreparedSentence
-from diffusionner.model.encoder import SentenceEncoding
+from diffusionner.model.pointer import BoundaryPointer
 
 
 class PlainPointer(BoundaryPointer):
@@ -17,12 +16,10 @@ class PlainPointer(BoundaryPointer):
         super().__init__(pointer.words.in_features)
         self.load_state_dict(pointer.state_dict())
 
-    def forward(
-        self, words: Tensor, spans: Tensor, sentence: PreparedSentence | SentenceEncoding
-    ) -> Tensor:
+    def forward(self, words: Tensor, spans: Tensor, mask: Tensor, lengths: Tensor) -> Tensor:
         fused = F.relu(words[:, None, None] + self.spans(spans)[..., None, :])
         scores: Tensor = self.output(fused).squeeze(-1)
-        return scores.masked_fill(~sentence.mask[:, None, None], -1e4)
+        return scores.masked_fill(~mask[:, None, None], -1e4)
 
 
 def plainly(network: Network) -> Network:

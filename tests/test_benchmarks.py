@@ -27,7 +27,7 @@ from diffusionner import Entity, formats
 from diffusionner.corpus import Sentence
 from diffusionner.errors import CheckpointError
 from diffusionner.inference.calibration import Calibration
-from diffusionner.model import decoder
+from diffusionner.model import pointer
 from diffusionner.settings import Settings
 from models import lively_model
 from reproduce.rivals.autoregressive import Generator
@@ -157,8 +157,8 @@ def test_the_plain_network_has_its_own_pointers(lively_folder: Path, monkeypatch
     subject = Subject("lively", lively_folder, "cpu")
     sentences = formats.read(EXCERPT)[:6]
     expected = subject.load().predict_sentences(sentences)
-    scores = decoder.pointer_scores
-    monkeypatch.setattr(decoder, "pointer_scores", lambda *given: -scores(*given))
+    scores = pointer.pointer_scores
+    monkeypatch.setattr(pointer, "pointer_scores", lambda *given: -scores(*given))
     assert any(expected)
     assert subject.load_plain().predict_sentences(sentences) == expected
     with pytest.raises(CheckpointError, match="self-test"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from diffusionner.model.decoder import pointer_scores
+from diffusionner.model.pointer import pointer_scores
 
 SHAPES = [(1, 1, 1, 8), (2, 7, 5, 40), (3, 60, 33, 384), (1, 180, 17, 1024)]
 
@@ -38,6 +38,23 @@ def test_scores_equal_the_formula(shape, sign, with_gradients):
     expected = formula(words.double(), spans.double(), weight.double())
     assert torch.allclose(found.double(), expected, atol=1e-4)
     assert found.requires_grad == with_gradients
+
+
+@pytest.mark.parametrize("shape", SHAPES[:3])
+def test_gradients_equal_those_of_the_formula(shape):
+    given = random_inputs(shape, torch.float32)
+    with torch.no_grad():
+        given[0][..., 0] = -9.0  # a unit that is never active
+    exact = [one.detach().double().requires_grad_() for one in given]
+    lengths = torch.full((shape[0],), shape[2])
+    words, spans, weight = exact
+    expected = (words[:, None] + spans[:, :, None]).clamp(min=0) @ weight
+    gradient = torch.randn_like(expected)
+    pointer_scores(*given, lengths).backward(gradient.float())
+    expected.backward(gradient)
+    for one, other in zip(given, exact, strict=True):
+        assert (one.grad.double() - other.grad).norm() < 1e-5 * (other.grad.norm() + 1e-9)
+        assert not one.grad[..., 0].any(), "rounding errors would be amplified by Adam"
 
 
 @pytest.mark.gpu

@@ -19,9 +19,10 @@ from torch.nn import functional as F
 from diffusionner.batching import Batch
 from diffusionner.diffusion import Candidates, ReverseStart
 from diffusionner.errors import SettingsError
-from diffusionner.model.decoder import Attention, BoundaryPointer, sinusoidal_table
+from diffusionner.model.decoder import Attention, sinusoidal_table
 from diffusionner.model.encoder import SentenceEncoding, Transformer
 from diffusionner.model.initializer import IMPOSSIBLE
+from diffusionner.model.pointer import BoundaryPointer
 from diffusionner.settings import DecoderSettings, InferenceSettings, Settings
 from diffusionner.training.objective import Objective
 from reproduce.rivals.base import Memory, Rival, Rounds, concatenate, perceptron, single_step
@@ -178,7 +179,8 @@ class Generator(nn.Module):
         first_allowed: Tensor,
         sentence: ReadSentence,
     ) -> Tensor:
-        scores = pointer(words, hidden[:, None], sentence.encoding)[:, 0]
+        encoding = sentence.encoding
+        scores = pointer(words, hidden[:, None], encoding.mask, encoding.lengths)[:, 0]
         word = torch.arange(scores.shape[-1], device=scores.device)
         return scores.masked_fill(word < first_allowed[..., None], IMPOSSIBLE)
 

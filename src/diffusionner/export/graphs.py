@@ -20,10 +20,11 @@ from diffusionner.corpus import Sentence
 from diffusionner.diffusion import Candidates
 from diffusionner.inference.onnx_engine import LABEL_INPUTS, label_inputs
 from diffusionner.inference.pipeline import DiffusionNER
-from diffusionner.model.decoder import BoundaryPointer, PreparedSentence, read_out
-from diffusionner.model.encoder import LabelVectors, SentenceEncoding
+from diffusionner.model.decoder import PreparedSentence, read_out
+from diffusionner.model.encoder import LabelVectors
 from diffusionner.model.initializer import SpanScores
 from diffusionner.model.network import DenoisingNetwork
+from diffusionner.model.pointer import BoundaryPointer
 from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE
 
 INPUTS = DEVICE_ARRAYS[:7]  # what the encoder reads
@@ -119,9 +120,7 @@ class _FoldedPointer(BoundaryPointer):
             self.spans.weight.copy_(pointer.spans.weight[order] * -factor[:, None])
             self.output.bias.copy_(pointer.output.bias)
 
-    def forward(
-        self, words: Tensor, spans: Tensor, sentence: PreparedSentence | SentenceEncoding
-    ) -> Tensor:
+    def forward(self, words: Tensor, spans: Tensor, mask: Tensor, lengths: Tensor) -> Tensor:
         words, spans = words[:, None, None], self.spans(spans)  # vw and -vs
         shared = self.output.bias - spans.sum(-1, keepdim=True)
         spans = spans[..., None, :]
@@ -129,7 +128,7 @@ class _FoldedPointer(BoundaryPointer):
         larger = torch.maximum(words[..., :n], spans[..., :n]).sum(-1)
         smaller = torch.minimum(words[..., n:], spans[..., n:]).sum(-1)
         scores = larger + smaller + shared
-        return scores.masked_fill(~sentence.mask[:, None, None], -1e4)
+        return scores.masked_fill(~mask[:, None, None], -1e4)
 
 
 class _Graph(nn.Module):

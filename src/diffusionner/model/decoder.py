@@ -7,9 +7,7 @@ Whatever depends on the sentence alone is computed once, in `prepare`, and reuse
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +17,7 @@ from diffusionner.diffusion import Candidates
 from diffusionner.errors import SettingsError
 from diffusionner.model.encoder import SentenceEncoding
 from diffusionner.model.initializer import Initializer, SpanScores, type_probabilities
+from diffusionner.model.pointer import BoundaryPointer
 from diffusionner.settings import DecoderSettings
 
 KeysValues = tuple[Tensor, Tensor]  # [B, heads, S, h / heads] each
@@ -145,8 +144,8 @@ class EntityDecoder(nn.Module):
 
     def predict(self, sentence: PreparedSentence, hidden: Tensor, spans: Tensor) -> Prediction:
         """Point at boundaries and classify: hidden [B, D, K, h]."""
-        left = self.left(sentence.left, hidden, sentence)
-        right = self.right(sentence.right, hidden, sentence)
+        left = self.left(sentence.left, hidden, sentence.mask, sentence.lengths)
+        right = self.right(sentence.right, hidden, sentence.mask, sentence.lengths)
         if self.offsets is not None:
             more_left, more_right = self.offsets(hidden, spans, sentence.mask.shape[1])
             left, right = left + more_left, right + more_right
@@ -264,64 +263,6 @@ class Attention(nn.Module):
             dropout_p=self.dropout if self.training else 0.0,
         )
         return self.output(attended.transpose(1, 2).reshape(target.shape))
-
-
-class BoundaryPointer(nn.Module):
-    """Logits of P^δ = sigmoid(MLP(H_S W_S + H_X W_X)).
-
-    The first layer of the two-layer perceptron acts on a sum of linear maps, so it is absorbed into
-    W_S and W_X: the same family of functions without an h × h product for each span and word.
-    """
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.words = nn.Linear(size, size)
-        self.spans = nn.Linear(size, size, bias=False)
-        self.output = nn.Linear(size, 1)
-
-    def forward(
-        self, words: Tensor, spans: Tensor, sentence: PreparedSentence | SentenceEncoding
-    ) -> Tensor:
-        """words (projected) [B, M, h], spans [B, D, K, h] → logits [B, D, K, M]"""
-        batch, draws, count, size = spans.shape
-        projected = self.spans(spans).view(batch, draws * count, size)
-        scores = pointer_scores(words, projected, self.output.weight[0], sentence.lengths)
-        scores = (scores + self.output.bias).float().masked_fill(~sentence.mask[:, None], -1e4)
-        return scores.view(batch, draws, count, -1)
-
-
-def pointer_scores(words: Tensor, spans: Tensor, weight: Tensor, lengths: Tensor) -> Tensor:
-    """Return Σ_h relu(word + span)·weight for words [B, M, h] and spans [B, Q, h]: [B, Q, M].
-
-    On a GPU the B × Q × M × h tensor is never stored. The scores of padding are undefined.
-    """
-    kernel = _fused_scores() if words.is_cuda else None
-    if kernel is not None:
-        return kernel(words, spans, weight, lengths)
-    if torch.is_grad_enabled() or torch.compiler.is_compiling():
-        fused = F.relu(words[:, None] + spans[:, :, None])
-        return F.linear(fused, weight[None]).squeeze(-1)
-    # relu(x) = (x + |x|) / 2, and Σ |weight|·|word - (-span)| is an L1 distance: one over the
-    # hidden units with positive weight minus one over the others.
-    words, spans, weight = words.float(), spans.float(), weight.float()
-    magnitude, order = weight.abs(), weight.argsort(descending=True)
-    positive = int((weight > 0).sum())
-    scaled = (words * magnitude)[..., order], (spans * -magnitude)[..., order]
-    above, below = (
-        torch.cdist(s, w, p=1)
-        for w, s in zip(*(part.tensor_split([positive], -1) for part in scaled), strict=True)
-    )
-    linear = (spans @ weight)[..., :, None] + (words @ weight)[..., None, :]
-    return (linear + above - below) / 2
-
-
-@cache
-def _fused_scores() -> Callable[..., Tensor] | None:
-    try:
-        from diffusionner.model.pointer_kernels import FusedScores
-    except ImportError:  # Triton is missing on some platforms
-        return None
-    return FusedScores.apply
 
 
 class OffsetScores(nn.Module):
