@@ -1,4 +1,4 @@
-"""Export a model as two ONNX graphs, written only if they give the same results."""
+"""Export a model for ONNX Runtime: its folder with two graphs, if they give the same results."""
 
 from __future__ import annotations
 
@@ -8,26 +8,24 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
 from torch.onnx import OnnxExporterError
 
 from diffusionner.corpus import Sentence
 from diffusionner.errors import DiffusionNERError, SettingsError, nearest
 from diffusionner.evaluation import score_sentences
-from diffusionner.export.graphs import write_graphs
+from diffusionner.export.graphs import for_graphs, write_graphs
 from diffusionner.export.int8 import quantise
-from diffusionner.files import file_digest, write_folders
+from diffusionner.files import file_digest, write_atomically, write_folders
 from diffusionner.inference import self_test
 from diffusionner.inference.pipeline import DiffusionNER
-from diffusionner.storage.beliefs import write_beliefs
-from diffusionner.storage.checkpoint import tokenizer_files
-from diffusionner.storage.config import (
-    BELIEFS_FILE,
-    DENOISER_FILE,
-    ENCODER_FILE,
-    config_bytes,
-    new_config,
-)
+from diffusionner.model.network import DenoisingNetwork
+from diffusionner.storage.checkpoint import model_config, tensor_writer, tokenizer_files
+from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE, WEIGHTS, config_bytes
+from diffusionner.storage.packing import pack
 
+GRAPHS = (ENCODER_FILE, DENOISER_FILE)
 # Maximum change of F1 on dev, in points.
 LIMITS = {"float32": 0.1, "int8": 0.5}
 
@@ -38,7 +36,7 @@ class ExportError(DiffusionNERError):
 
 @dataclass(frozen=True)
 class Exported:
-    """F1 on dev before and after the export, in points, and the size of the graphs in bytes."""
+    """F1 on dev before and after the export, in points, and the size of weights and graphs."""
 
     before: float
     after: float
@@ -63,21 +61,27 @@ def export(
                 "pip install onnx onnxruntime onnxscript"
             )
     results: list[Exported] = []
+    assert isinstance(ner.network, DenoisingNetwork)
+
+    network = for_graphs(ner.network)
 
     def fill(folder: Path) -> None:
         progress("writing the graphs")
         try:
-            write_graphs(ner, folder)
+            write_graphs(ner, network, folder)
         except OnnxExporterError as error:
             encoder = ner.encoder.transformer.config.model_type
             raise ExportError(
                 f"torch cannot export this model, whose encoder is a {encoder}, to ONNX; nothing "
                 "was written. Run it with torch, or train one with another encoder"
             ) from error
+        _write_weights(network.state_dict(), folder)
         _write_rest(ner, folder)
         if precision == "int8":
             progress("rounding the weights to int8")
-            quantise(folder, dev)
+            rounded = quantise(folder, dev)
+            as_int8 = {name: torch.from_numpy(array) for name, array in rounded.items()}
+            _write_weights({**pack(network.state_dict(), "float16"), **as_int8}, folder)
             _write_rest(ner, folder)
         progress("comparing on dev")
         written = DiffusionNER.from_pretrained(folder, backend="onnx")
@@ -95,27 +99,27 @@ def export(
             )
         test = self_test.record(written.engine, [ner.engine], ner.subwords, ner.settings)
         _write_rest(ner, folder, test)
-        size = sum((folder / name).stat().st_size for name in (ENCODER_FILE, DENOISER_FILE))
+        size = sum((folder / name).stat().st_size for name in (WEIGHTS, *GRAPHS))
         results.append(Exported(before, after, size))
 
     write_folders({output: fill})
     return results[0]
 
 
+def _write_weights(tensors: Mapping[str, Tensor], folder: Path) -> None:
+    write_atomically(folder / WEIGHTS, tensor_writer(tensors, {"format": "pt"}))
+
+
 def _write_rest(ner: DiffusionNER, folder: Path, test: Mapping[str, Any] | None = None) -> None:
+    """Write the tokenizer and config.json, with what torch needs and what the graphs need."""
     subwords = ner.subwords
     special = {name: getattr(subwords, name) for name in ("prefix", "suffix", "pad", "unknown")}
-    calibration = None if ner.calibration is None else ner.calibration.to_dict()
-    config = new_config(ner.labels, ner.settings, calibration, subwords.word_limits)
+    tokenizer = tokenizer_files(subwords)
+    for name, content in tokenizer.items():
+        (folder / name).write_bytes(content)
+    config = model_config(ner.network, subwords, ner.settings, ner.calibration, test)
     config["tokenizer"] = {"limit": subwords.limit, **special}
-    (folder / "tokenizer.json").write_bytes(tokenizer_files(subwords)["tokenizer.json"])
-    names = [ENCODER_FILE, DENOISER_FILE, "tokenizer.json"]
-    if (beliefs := ner.engine.beliefs) is not None:
-        write_beliefs(folder / BELIEFS_FILE, beliefs.weights)
-        names.append(BELIEFS_FILE)
-    config["files"] = {name: file_digest(folder / name) for name in names}
-    if test is not None:
-        config["self_test"] = test
+    config["files"] = {name: file_digest(folder / name) for name in (WEIGHTS, *GRAPHS, *tokenizer)}
     (folder / "config.json").write_bytes(config_bytes(config))
 
 

@@ -1,4 +1,4 @@
-"""Write the network as two ONNX graphs, in operations that ONNX Runtime runs fast."""
+"""The network as two ONNX graphs, in operations that ONNX Runtime runs fast."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ import dataclasses
 import logging
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from diffusionner.batching import DEVICE_ARRAYS, Batch, EncodedCorpus
 from diffusionner.corpus import Sentence
 from diffusionner.diffusion import Candidates
+from diffusionner.export.weights import take_out
 from diffusionner.inference.onnx_engine import LABEL_INPUTS, label_inputs
 from diffusionner.inference.pipeline import DiffusionNER
 from diffusionner.model.decoder import PreparedSentence, read_out
@@ -32,10 +34,11 @@ _ON_HOST = ("slots", "logits", "gapped")
 OUTPUTS = tuple(f.name for f in dataclasses.fields(Candidates) if f.name not in _ON_HOST)
 
 
-def write_graphs(ner: DiffusionNER, folder: Path) -> None:
-    """Write the encoder and the denoiser of a model."""
-    assert isinstance(ner.network, DenoisingNetwork)
-    network = for_graphs(ner.network)
+def write_graphs(ner: DiffusionNER, network: DenoisingNetwork, folder: Path) -> None:
+    """Write the encoder and the denoiser of a model, with references to its weights.
+
+    network: as `for_graphs` returns it.
+    """
     # With passages, there are fewer rows than sentences.
     example = [
         Sentence("An example of words .".split()[: 3 + n], doc=f"{n // 2}") for n in range(3)
@@ -80,8 +83,9 @@ def write_graphs(ner: DiffusionNER, folder: Path) -> None:
     names = ["lengths", "x", "t", "slots", *outputs]
     path = folder / DENOISER_FILE
     _record(denoiser, (*step, *sentence_only), names, ["x0", *OUTPUTS], shapes, path)
+    state = {name: tensor.float().numpy() for name, tensor in network.state_dict().items()}
     for name in (ENCODER_FILE, DENOISER_FILE):
-        _finish(folder / name)
+        _finish(folder / name, state)
 
 
 def _known_names(network: DenoisingNetwork) -> list[str]:
@@ -98,13 +102,16 @@ def for_graphs(network: DenoisingNetwork) -> DenoisingNetwork:
     network = copy.deepcopy(network).cpu().eval()  # the original stays on its device
     decoder = network.decoder
     decoder.left, decoder.right = _FoldedPointer(decoder.left), _FoldedPointer(decoder.right)
+    size = decoder.timestep_table.shape[1]
+    del decoder.timestep_table
+    decoder.timestep_table = _TimestepRows(size)
     return network
 
 
 class _FoldedPointer(BoundaryPointer):
-    """A pointer with the output weights v folded into both projections, so that scores are sums.
+    """A pointer whose output weights v are 1 or -1, so that scores are sums.
 
-    v·relu(w + s) is max(vw, -vs) + vs if v > 0, and min(vw, -vs) + vs if v < 0. Multiplying K × M
+    v·relu(w + s) is sign(v)·relu(|v|w + |v|s), and relu(w + s) is max(w, -s) + s. Multiplying K × M
     rows by a single column, as the network does, costs as much as a wide matrix would.
     """
 
@@ -112,23 +119,34 @@ class _FoldedPointer(BoundaryPointer):
         weight = pointer.output.weight.detach()[0]
         super().__init__(len(weight))
         order = weight.sign().argsort(descending=True)  # v > 0 first
-        factor = weight[order]
+        factor = weight[order].abs()
         self.positive = int((weight > 0).sum())
         with torch.no_grad():
             self.words.weight.copy_(pointer.words.weight[order] * factor[:, None])
             self.words.bias.copy_(pointer.words.bias[order] * factor)
-            self.spans.weight.copy_(pointer.spans.weight[order] * -factor[:, None])
+            self.spans.weight.copy_(pointer.spans.weight[order] * factor[:, None])
+            self.output.weight.copy_(weight[order].sign())
             self.output.bias.copy_(pointer.output.bias)
 
     def forward(self, words: Tensor, spans: Tensor, mask: Tensor, lengths: Tensor) -> Tensor:
-        words, spans = words[:, None, None], self.spans(spans)  # vw and -vs
-        shared = self.output.bias - spans.sum(-1, keepdim=True)
-        spans = spans[..., None, :]
-        n = self.positive
-        larger = torch.maximum(words[..., :n], spans[..., :n]).sum(-1)
-        smaller = torch.minimum(words[..., n:], spans[..., n:]).sum(-1)
-        scores = larger + smaller + shared
-        return scores.masked_fill(~mask[:, None, None], -1e4)
+        words, spans, n = words[:, None, None], self.spans(spans), self.positive
+        relu = torch.maximum(words, -spans[..., None, :])  # without + s
+        scores = relu[..., :n].sum(-1) - relu[..., n:].sum(-1)
+        shared = spans[..., :n].sum(-1) - spans[..., n:].sum(-1) + self.output.bias
+        return (scores + shared[..., None]).masked_fill(~mask[:, None, None], -1e4)
+
+
+class _TimestepRows:
+    """Rows of the table of timesteps, computed when they are read instead of stored."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __getitem__(self, t: Tensor) -> Tensor:
+        half = self.size // 2
+        rates = torch.exp(-math.log(10_000) * torch.arange(half) / half)
+        angles = t[..., None] * rates
+        return F.pad(torch.cat([angles.sin(), angles.cos()], -1), (0, self.size - 2 * half))
 
 
 class _Graph(nn.Module):
@@ -287,8 +305,8 @@ def _record(
         logging.getLogger("torch.onnx").setLevel(loud)
 
 
-def _finish(path: Path) -> None:
-    """Fold constants and drop the shapes of the example."""
+def _finish(path: Path, state: Mapping[str, np.ndarray]) -> None:
+    """Fold constants, drop the shapes of the example, and take out the weights."""
     import onnx
     import onnxruntime
 
@@ -306,4 +324,5 @@ def _finish(path: Path) -> None:
     for output in model.graph.output:
         output.type.tensor_type.ClearField("shape")  # after an LSTM it is that of the example
     del model.graph.value_info[:]
-    onnx.save(model, path)
+    take_out(model.graph, state)
+    path.write_bytes(model.SerializeToString())

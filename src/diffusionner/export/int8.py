@@ -20,8 +20,11 @@ from diffusionner.corpus import Sentence
 from diffusionner.diffusion import AUTO, gaussian_noise, mix_keys, span_slots
 from diffusionner.export.rounding import InputSample, InputSteps, choose_steps, round_weights
 from diffusionner.inference.onnx_engine import OnnxEngine, best_spans, encoder_inputs
+from diffusionner.export.weights import reference, references, replace_initializers
+from diffusionner.inference.onnx_graph import open_session
 from diffusionner.inference.pipeline import DiffusionNER
-from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE
+from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE, WEIGHTS
+from diffusionner.storage.initializers import INPUTS, ROWS, SCALE, TRANSPOSED, Initializers
 
 Feed: TypeAlias = dict[str, Any]  # a graph's inputs by name
 SAMPLE = 256  # sentences that ranges are taken from
@@ -29,8 +32,11 @@ MIN_COLUMNS = 16  # narrower products are faster in float32
 MIN_TABLE = 65_536  # size of an embedding table that is worth rounding
 
 
-def quantise(folder: Path, sentences: Sequence[Sentence]) -> None:
-    """Rewrite the float32 graphs of a folder. sentences: a sample of typical input."""
+def quantise(folder: Path, sentences: Sequence[Sentence]) -> dict[str, np.ndarray]:
+    """Rewrite the float32 graphs of a folder; return the int8 weights that they need.
+
+    sentences: a sample of typical input.
+    """
     ner = DiffusionNER.from_pretrained(folder, backend="onnx")
     sample = sentences[:: -(-len(sentences) // SAMPLE) or 1]
     corpus = EncodedCorpus(sample, ner.subwords, ner.settings.encoder)
@@ -38,8 +44,11 @@ def quantise(folder: Path, sentences: Sequence[Sentence]) -> None:
     assert isinstance(ner.engine, OnnxEngine)
     labels = ner.engine.groups[0]
     feeds = [encoder_inputs(corpus.batch(chosen)) | labels for chosen in batches]
-    _rewrite(folder / ENCODER_FILE, feeds)
-    _rewrite(folder / DENOISER_FILE, _denoiser_feeds(ner, feeds))
+    weights = Initializers(folder / WEIGHTS)
+    rounded: dict[str, np.ndarray] = {}
+    _rewrite(folder / ENCODER_FILE, weights, feeds, rounded)
+    _rewrite(folder / DENOISER_FILE, weights, _denoiser_feeds(ner, feeds), rounded)
+    return rounded
 
 
 def _denoiser_feeds(ner: DiffusionNER, encoder_feeds: Iterable[Feed]) -> Iterator[Feed]:
@@ -63,49 +72,35 @@ def _denoiser_feeds(ner: DiffusionNER, encoder_feeds: Iterable[Feed]) -> Iterato
             yield {**sentence, "lengths": feed["lengths"], **step}
 
 
-def _rewrite(path: Path, feeds: Iterable[Feed]) -> None:
+def _rewrite(
+    path: Path, weights: Initializers, feeds: Iterable[Feed], rounded: dict[str, np.ndarray]
+) -> None:
+    """Rewrite a graph. rounded: tensors of model.safetensors in int8, which this adds to."""
     import onnx
 
-    model = onnx.load(path)
-    graph = model.graph
-    rewriter = _Rewriter(graph)
-    matrices = {name: array for name, array in rewriter.arrays.items() if array.ndim == 2}
-    wide = {name for name, matrix in matrices.items() if matrix.shape[1] >= MIN_COLUMNS}
-    products = [node for node in graph.node if node.op_type == "MatMul" and node.input[1] in wide]
-    weights_of: dict[str, list[np.ndarray]] = {}  # by the input they are multiplied with
-    for node in products:
-        weights_of.setdefault(node.input[0], []).append(rewriter.arrays[node.input[1]])
-    sizes = {name: len(weights[0]) for name, weights in weights_of.items()}
-    for name, inputs in _sample_inputs(model, sizes, feeds).items():
-        rewriter.steps[name] = choose_steps(inputs, np.concatenate(weights_of[name], 1))
-    for node in products:
-        rewriter.quantise_product(node)
-    large = {name for name, matrix in matrices.items() if matrix.size >= MIN_TABLE}
-    for node in graph.node:
-        if node.op_type == "Gather" and node.input[0] in large:
-            rewriter.quantise_table(node)
+    model = onnx.load(path, load_external_data=False)
+    rewriter = _Rewriter(model.graph, weights, rounded)
+    sizes = {name: len(matrices[0]) for name, matrices in rewriter.read_by_products().items()}
+    for name, inputs in _sample_inputs(model, weights, sizes, feeds).items():
+        rewriter.choose_steps(name, inputs)
     rewriter.finish()
     model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
-    onnx.save(model, path)
+    path.write_bytes(model.SerializeToString())
 
 
 def _sample_inputs(
-    model: Any, sizes: Mapping[str, int], feeds: Iterable[Feed]
+    model: Any, weights: Initializers, sizes: Mapping[str, int], feeds: Iterable[Feed]
 ) -> dict[str, InputSample]:
     """Sample the values of tensors. sizes: number of channels of each."""
     import onnx
-    import onnxruntime
 
     ordered = sorted(sizes)
     watched = onnx.ModelProto()
     watched.CopyFrom(model)
     del watched.graph.output[:]
     watched.graph.output.extend(onnx.ValueInfoProto(name=name) for name in ordered)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(
-        watched.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    types = references(watched.graph)
+    session = open_session(watched.SerializeToString(), weights, types)
     samples = {name: InputSample(sizes[name]) for name in ordered}
     for feed in feeds:
         found = session.run(ordered, {one.name: feed[one.name] for one in session.get_inputs()})
@@ -115,60 +110,131 @@ def _sample_inputs(
 
 
 class _Rewriter:
-    """Replaces nodes of a graph; each new node takes the place of the first one it replaces."""
+    """Replaces nodes of a graph; each new node takes the place of the first one it replaces.
 
-    def __init__(self, graph: Any) -> None:
-        from onnx import numpy_helper
+    A matrix is rounded whole, even if a graph reads it in parts (`X.T@0:384`).
+    """
+
+    def __init__(
+        self, graph: Any, weights: Initializers, rounded: dict[str, np.ndarray]
+    ) -> None:
+        from onnx import TensorProto
 
         self.graph = graph
-        self.arrays = {one.name: numpy_helper.to_array(one) for one in graph.initializer}
-        self.added: dict[str, np.ndarray] = {}
-        self.replaced: dict[str, list[Any]] = {}  # by the old node's output
-        self.dropped: set[str] = set()
+        self.rounded = rounded
+        self.kept = {one.name: one for one in graph.initializer}
+        floats = (n for n, kind in references(graph).items() if kind == TensorProto.FLOAT)
+        self.arrays = {name: weights.read(name) for name in floats}
         self.readers = {name: node for node in graph.node for name in node.input}
         self.reads = Counter(name for node in graph.node for name in node.input)
         self.reads.update(one.name for one in graph.output)
-        self.rounded: set[str] = set()  # inputs
         self.steps: dict[str, InputSteps] = {}
+        self.products = self._products()
+        self.tables = [
+            node
+            for node in graph.node
+            if node.op_type == "Gather"
+            and node.input[0] in self.arrays
+            and node.input[0] not in rounded
+            and self.arrays[node.input[0]].size >= MIN_TABLE
+        ]
 
-    def add(self, name: str, array: Any) -> str:
-        self.added[name] = np.asarray(array)
-        return name
+    def _products(self) -> dict[str, list[Any]]:
+        """Return the products of each matrix that can be rounded, in the order of its rows."""
+        products: dict[str, list[Any]] = {}
+        for node in self.graph.node:
+            matrix = self.arrays.get(node.input[1]) if node.op_type == "MatMul" else None
+            if matrix is not None and matrix.ndim == 2 and matrix.shape[1] >= MIN_COLUMNS:
+                products.setdefault(_tensor_of(node.input[1]), []).append(node)
+        chosen = {}
+        for name, nodes in products.items():
+            nodes.sort(key=lambda node: _first_row(node.input[1]))
+            parts = [node.input[1] for node in nodes]
+            alone = len(set(parts)) == len(parts) and all(self.reads[part] == 1 for part in parts)
+            whole = parts == [name + TRANSPOSED] or len(parts) == 2
+            if alone and whole and name not in self.rounded:
+                chosen[name] = nodes
+        return chosen
 
-    def quantise_product(self, node: Any) -> None:
-        """Replace a MatMul and the bias Add after it."""
+    def read_by_products(self) -> dict[str, list[np.ndarray]]:
+        """Return the matrices that each tensor is multiplied with."""
+        matrices: dict[str, list[np.ndarray]] = {}
+        for nodes in self.products.values():
+            for node in nodes:
+                matrices.setdefault(node.input[0], []).append(self.arrays[node.input[1]])
+        return matrices
+
+    def choose_steps(self, name: str, inputs: InputSample) -> None:
+        matrices = self.read_by_products()[name]
+        self.steps[name] = choose_steps(inputs, np.concatenate(matrices, 1))
+
+    def finish(self) -> None:
+        """Replace products and tables by those of integers."""
+        replaced: dict[str, list[Any]] = {}  # by the old node's output
+        dropped: set[str] = set()
+        for tensor, products in self.products.items():
+            self._round(tensor, products)
+        by_output = {node.output[0]: name for name, nodes in self.products.items() for node in nodes}
+        ready: set[str] = set()  # rounded inputs
+        for node in self.graph.node:
+            if (tensor := by_output.get(node.output[0])) is not None:
+                replaced[node.output[0]] = self._product(node, tensor, ready, dropped)
+        for node in self.tables:
+            replaced[node.output[0]] = self._table(node)
+        nodes: list[Any] = []
+        for node in self.graph.node:
+            if node.output[0] in replaced:
+                nodes += replaced[node.output[0]]
+            elif node.output[0] not in dropped:
+                nodes.append(node)
+        read = {name for node in nodes for name in node.input}
+        del self.graph.node[:]
+        self.graph.node.extend(nodes)
+        replace_initializers(self.graph, {n: one for n, one in self.kept.items() if n in read})
+
+    def _round(self, tensor: str, products: Sequence[Any]) -> None:
+        """Round a matrix [K, N], whose parts are multiplied with inputs of their own."""
+        factors = np.concatenate([self.steps[node.input[0]].factors for node in products])
+        matrix = np.concatenate([self.arrays[node.input[1]] for node in products])
+        integers, steps = round_weights(matrix * factors[:, None])
+        self.rounded[tensor] = np.ascontiguousarray(integers.T)
+        self.rounded[tensor + SCALE] = steps
+        self._refer(tensor + SCALE, steps)
+        if (factors != 1).any():
+            self.rounded[tensor + INPUTS] = (1 / factors).astype(np.float32)
+
+    def _product(self, node: Any, tensor: str, ready: set[str], dropped: set[str]) -> list[Any]:
+        """Return the nodes for a MatMul and the bias Add after it."""
         from onnx import helper
 
         source, weight = node.input
-        # Factors differ between inputs.
-        rounded, of_column = f"{source}_{weight}_int8", f"{source}_{weight}_scale"
-        if rounded not in self.added:
-            matrix = self.arrays[weight] * self.steps[source].factors[:, None]
-            for name, array in zip((rounded, of_column), round_weights(matrix), strict=True):
-                self.add(name, array)
-        output, bias = node.output[0], self._bias(node.output[0])
-        nodes = [] if source in self.rounded else self._quantise_input(source)
-        scale, zero = f"{source}_scale", f"{source}_zero"
-        inputs = [f"{source}_uint8", rounded, scale, of_column, zero, ""]
-        result = output
+        nodes = []
+        if source not in ready:
+            ready.add(source)
+            nodes = self._quantise_input(source, tensor, weight)
+        self._refer(weight, self.arrays[weight].astype(np.int8))
+        result, bias = node.output[0], self._bias(node.output[0])
+        inputs = [f"{source}_uint8", weight, f"{source}_scale", tensor + SCALE, f"{source}_zero", ""]
         if bias is not None:
             inputs.append(bias)
-            result = self.readers[output].output[0]
-            self.dropped.add(result)
+            result = self.readers[result].output[0]
+            dropped.add(result)
         product = helper.make_node("MatMulIntegerToFloat", inputs, [result], domain="com.microsoft")
-        self.replaced[output] = [*nodes, product]
+        return [*nodes, product]
 
-    def _quantise_input(self, name: str) -> list[Any]:
-        from onnx import helper
+    def _quantise_input(self, name: str, tensor: str, weight: str) -> list[Any]:
+        from onnx import helper, numpy_helper
 
-        self.rounded.add(name)
         steps = self.steps[name]
-        scale = self.add(f"{name}_scale", np.float32(steps.step))
-        zero = self.add(f"{name}_zero", np.uint8(steps.zero))
+        scale, zero = f"{name}_scale", f"{name}_zero"
+        self.kept[scale] = numpy_helper.from_array(np.float32(steps.step), scale)
+        self.kept[zero] = numpy_helper.from_array(np.uint8(steps.zero), zero)
         nodes, evened = [], name
         if (steps.factors != 1).any():
             evened = f"{name}_even"
-            inverse = self.add(f"{name}_factors", 1 / steps.factors)
+            rows = weight.partition(ROWS)[2]
+            inverse = tensor + INPUTS + (ROWS + rows if rows else "")
+            self._refer(inverse, steps.factors.astype(np.float32))
             nodes.append(helper.make_node("Mul", [name, inverse], [evened]))
         target = [f"{name}_uint8"]
         return [*nodes, helper.make_node("QuantizeLinear", [evened, scale, zero], target)]
@@ -179,40 +245,39 @@ class _Rewriter:
         if reader is None or self.reads[output] != 1 or reader.op_type != "Add":
             return None
         (other,) = [name for name in reader.input if name != output] or [""]
-        array = self.arrays.get(other)
-        return other if array is not None and array.ndim == 1 else None
+        initializer = self.kept.get(other)
+        return other if initializer is not None and len(initializer.dims) == 1 else None
 
-    def quantise_table(self, node: Any) -> None:
-        """Replace an embedding table by int8 with one scale per row."""
-        from onnx import helper
+    def _table(self, node: Any) -> list[Any]:
+        """Return the nodes that look up rows of an embedding table in int8."""
+        from onnx import helper, numpy_helper
 
         table, index = node.input
-        rounded, scales = f"{table}_int8", f"{table}_scale"
-        if rounded not in self.added:
+        if table not in self.rounded:
             rows = self.arrays[table]
-            steps = np.maximum(np.abs(rows).max(1, keepdims=True), 1e-9) / 127
-            self.add(rounded, np.rint(rows / steps).astype(np.int8))
-            self.add(scales, steps.astype(np.float32))
-        output = node.output[0]
-        self.replaced[output] = [
-            helper.make_node("Gather", [rounded, index], [f"{output}_int8"]),
-            helper.make_node("Gather", [scales, index], [f"{output}_steps"]),
+            steps = np.maximum(np.abs(rows).max(1), 1e-9) / 127
+            self.rounded[table] = np.rint(rows / steps[:, None]).astype(np.int8)
+            self.rounded[table + SCALE] = steps.astype(np.float32)
+            self._refer(table, self.rounded[table])
+            self._refer(table + SCALE, self.rounded[table + SCALE])
+        output, axis = node.output[0], "last_axis"
+        self.kept[axis] = numpy_helper.from_array(np.array([-1]), axis)
+        return [
+            helper.make_node("Gather", [table, index], [f"{output}_int8"]),
+            helper.make_node("Gather", [table + SCALE, index], [f"{output}_step"]),
+            helper.make_node("Unsqueeze", [f"{output}_step", axis], [f"{output}_steps"]),
             helper.make_node("Cast", [f"{output}_int8"], [f"{output}_cast"], to=1),
             helper.make_node("Mul", [f"{output}_cast", f"{output}_steps"], [output]),
         ]
 
-    def finish(self) -> None:
-        from onnx import numpy_helper
+    def _refer(self, name: str, array: np.ndarray) -> None:
+        self.kept[name] = reference(name, array)
 
-        nodes: list[Any] = []
-        for node in self.graph.node:
-            if node.output[0] in self.replaced:
-                nodes += self.replaced[node.output[0]]
-            elif node.output[0] not in self.dropped:
-                nodes.append(node)
-        read = {name for node in nodes for name in node.input}
-        kept = [one for one in self.graph.initializer if one.name in read]
-        kept += [numpy_helper.from_array(array, name) for name, array in self.added.items()]
-        del self.graph.node[:], self.graph.initializer[:]
-        self.graph.node.extend(nodes)
-        self.graph.initializer.extend(kept)
+
+def _tensor_of(weight: str) -> str:
+    """Return the tensor of model.safetensors that a weight is, or is a part of."""
+    return weight.partition(ROWS)[0].removesuffix(TRANSPOSED)
+
+
+def _first_row(weight: str) -> int:
+    return int(weight.partition(ROWS)[2].partition(":")[0] or 0)

@@ -27,7 +27,8 @@ def load(
     """
     exported = any((path / file).exists() for file in (ENCODER_FILE, DENOISER_FILE))
     if backend is None:
-        backend = "onnx" if exported else "torch"
+        on_cpu = device in (None, "cpu") and precision is None
+        backend = "onnx" if exported and on_cpu else "torch"
     if backend == "onnx":
         from diffusionner.inference import onnx_engine
 
@@ -38,8 +39,6 @@ def load(
         return *onnx_engine.load(path), self_test.LOW_PRECISION_TOLERANCE
     if backend != "torch":
         raise SettingsError(f"unknown backend '{backend}'; {nearest(backend, BACKENDS)}")
-    if exported:
-        raise CheckpointError(f"'{path}' is an exported model for backend onnx, not for torch")
     try:
         from diffusionner.inference.torch_engine import load_engine
     except ModuleNotFoundError as error:
@@ -53,6 +52,6 @@ def load(
 
     network, subwords, settings = checkpoint.load(path)
     engine = load_engine(network, device, precision, cuda_graphs)
-    exact = getattr(engine, "running", None) is network
+    exact = getattr(engine, "running", None) is network and not exported
     tolerance = self_test.TOLERANCE if exact else self_test.LOW_PRECISION_TOLERANCE
     return engine, subwords, settings, tolerance

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -40,22 +40,24 @@ from diffusionner.diffusion import (
     span_noise,
     timestep_sequence,
 )
-from diffusionner.errors import CheckpointError, first_line
+from diffusionner.errors import CheckpointError
 from diffusionner.files import read_bounded
 from diffusionner.inference.engine import Pending
 from diffusionner.inference.fragments import gapped_candidates
 from diffusionner.inference.label_groups import join_groups
+from diffusionner.inference.onnx_graph import Graph
 from diffusionner.label_set import LabelSet
 from diffusionner.settings import InferenceSettings, Settings
+from diffusionner.storage.beliefs import beliefs_of
 from diffusionner.storage.config import (
-    BELIEFS_FILE,
     DENOISER_FILE,
     ENCODER_FILE,
+    WEIGHTS,
     check_files,
     read_config,
     read_word_limits,
 )
-from diffusionner.storage.onnx_file import check_graph
+from diffusionner.storage.initializers import Initializers
 from diffusionner.threads import available_threads
 
 TOKENIZER_NUMBERS = ("limit", "prefix", "suffix", "pad", "unknown")  # in config.json
@@ -79,14 +81,12 @@ class OnnxEngine:
         self.labels = labels
         self.schedule = Schedule(settings.diffusion.schedule, settings.diffusion.timesteps)
         self.coordinates = Coordinates(settings.diffusion.coordinates, settings.diffusion.scale)
-        self.encoder = _Graph(folder / ENCODER_FILE)
-        self.denoiser = _Graph(folder / DENOISER_FILE)
+        weights = Initializers(folder / WEIGHTS)
+        self.encoder = Graph(folder / ENCODER_FILE, weights)
+        self.denoiser = Graph(folder / DENOISER_FILE, weights)
         self.beliefs: BeliefDenoiser | None = None
         if settings.decoder.beliefs:
-            from diffusionner.storage.beliefs import read_beliefs  # others need no safetensors
-
-            weights = read_beliefs(folder / BELIEFS_FILE)
-            self.beliefs = BeliefDenoiser(weights, self.schedule)
+            self.beliefs = BeliefDenoiser(beliefs_of(weights), self.schedule)
         self.exclusive = not settings.decoder.joins_labels
         self.groups: list[dict[str, np.ndarray]] = [{}]  # inputs for each group of labels
         self.threads = available_threads()
@@ -329,10 +329,7 @@ def load(folder: Path) -> tuple[OnnxEngine, SubwordTokenizer, Settings]:
         )
     settings = Settings.from_dict(config["settings"], str(file))
     numbers = _tokenizer_numbers(config.get("tokenizer"), file)
-    for name in (ENCODER_FILE, DENOISER_FILE):
-        check_graph(folder / name)
-    beliefs = [BELIEFS_FILE] if settings.decoder.beliefs else []
-    check_files(folder, config, ENCODER_FILE, DENOISER_FILE, BACKEND_FILE, *beliefs)
+    check_files(folder, config, ENCODER_FILE, DENOISER_FILE, WEIGHTS, BACKEND_FILE)
     path = folder / BACKEND_FILE
     try:
         backend = parse_backend(read_bounded(path, MAX_TOKENIZER))
@@ -359,39 +356,3 @@ def _tokenizer_numbers(numbers: Any, file: Path) -> dict[str, Any]:
                 f"{'a list of numbers' if lists else 'a number'}; export the model again"
             )
     return numbers
-
-
-class _Graph:
-    """A session whose inputs and outputs go by name."""
-
-    def __init__(self, path: Path) -> None:
-        try:
-            import onnxruntime
-        except ImportError as error:
-            raise CheckpointError(
-                "backend onnx needs the package 'onnxruntime'; install it with: "
-                "pip install onnxruntime"
-            ) from error
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3  # it warns that lengths differ from the example's
-        options.intra_op_num_threads = 1
-        try:
-            self.session = onnxruntime.InferenceSession(
-                path,
-                options,
-                providers=["CPUExecutionProvider"],
-                # It makes one node of two, but a slower one.
-                disabled_optimizers=["SkipLayerNormFusion"],
-            )
-        except Exception as error:  # its exceptions have no other common class
-            raise CheckpointError(
-                f"{path} is missing, truncated or damaged ({first_line(error)}); export the "
-                "model again"
-            ) from error
-        self.inputs = [value.name for value in self.session.get_inputs()]
-        self.outputs = [value.name for value in self.session.get_outputs()]
-
-    def run(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Run the graph on the inputs it needs."""
-        results = self.session.run(self.outputs, {name: values[name] for name in self.inputs})
-        return dict(zip(self.outputs, results, strict=True))

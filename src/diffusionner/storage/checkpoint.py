@@ -45,9 +45,9 @@ from diffusionner.storage.config import (
     read_config,
     read_word_limits,
 )
+from diffusionner.storage.initializers import INPUTS, SCALE
 from diffusionner.storage.packing import (
     FLOATS,
-    SCALE,
     StoredTensor,
     pack,
     read_header,
@@ -73,15 +73,7 @@ def save(
 
     self_test: what `inference.self_test.record` returns.
     """
-    encoder_config = network.encoder.transformer.config.to_dict()
-    # Settings record where the encoder came from; these depend on the machine or the run.
-    for name in ("_name_or_path", "dtype", "torch_dtype", "transformers_version"):
-        encoder_config.pop(name, None)
-    values = None if calibration is None else calibration.to_dict()
-    config = new_config(network.labels, settings, values, tokenizer.word_limits)
-    config["encoder_config"] = encoder_config
-    if self_test is not None:
-        config["self_test"] = self_test
+    config = model_config(network, tokenizer, settings, calibration, self_test)
     parts = {name: bytes_writer(content) for name, content in tokenizer_files(tokenizer).items()}
     weights = pack(network.state_dict(), precision)
     parts[WEIGHTS] = tensor_writer(weights, {"format": "pt"})
@@ -96,6 +88,26 @@ def save(
 
     writers: dict[Path, Writer] = {folder / name: partial(write_part, name) for name in parts}
     write_all_or_none({**writers, folder / "config.json": write_config})  # in this order
+
+
+def model_config(
+    network: Network,
+    tokenizer: SubwordTokenizer,
+    settings: Settings,
+    calibration: Calibration | None,
+    self_test: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Return config.json without the digests of the other files."""
+    encoder_config = network.encoder.transformer.config.to_dict()
+    # Settings record where the encoder came from; these depend on the machine or the run.
+    for name in ("_name_or_path", "dtype", "torch_dtype", "transformers_version"):
+        encoder_config.pop(name, None)
+    values = None if calibration is None else calibration.to_dict()
+    config = new_config(network.labels, settings, values, tokenizer.word_limits)
+    config["encoder_config"] = encoder_config
+    if self_test is not None:
+        config["self_test"] = self_test
+    return config
 
 
 def tokenizer_files(tokenizer: SubwordTokenizer) -> dict[str, bytes]:
@@ -265,9 +277,9 @@ def _check_shapes(network: Network, stored: Mapping[str, StoredTensor], path: Pa
         floats = dtype in FLOATS
         return shape == tuple(tensor.shape) and floats == tensor.is_floating_point()
 
-    scales = {name + SCALE for name in stored}
+    of_matrices = {name + suffix for name in stored for suffix in (SCALE, INPUTS)}
     expected = network.state_dict()
-    wrong = sorted(expected.keys() ^ (stored.keys() - scales)) or sorted(
+    wrong = sorted(expected.keys() ^ (stored.keys() - of_matrices)) or sorted(
         name for name, tensor in expected.items() if not fits(name, tensor)
     )
     if wrong:

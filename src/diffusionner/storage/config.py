@@ -20,7 +20,6 @@ VERSION = 2
 WEIGHTS = "model.safetensors"
 ENCODER_FILE = "encoder.onnx"
 DENOISER_FILE = "denoiser.onnx"
-BELIEFS_FILE = "beliefs.safetensors"  # of an exported model
 STATE_FILE = "state.safetensors"  # training state for --resume; not part of the model
 CARD = "README.md"
 REPLAY_FILE = "replay.jsonl.gz"  # passages of a model with open labels, for fine-tuning

@@ -1,19 +1,21 @@
 """Check an ONNX file before ONNX Runtime opens it.
 
 A graph is a program. Those that an export writes have no loops or branches, call no functions, and
-hold all of their weights. Anything else could run forever or read files outside of the folder. The
-file is read as protobuf messages, since inference does not need the package onnx.
+read weights from model.safetensors alone. Anything else could run forever or read files outside of
+the folder. The file is read as protobuf messages, since inference does not need the package onnx.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
 from diffusionner.errors import CheckpointError
 from diffusionner.files import open_regular
+from diffusionner.storage.config import WEIGHTS
 
 MAX_GRAPH = 2**31 - 1  # bytes; the limit of protobuf
 DOMAINS = (b"", b"ai.onnx", b"com.microsoft")  # the operators of ONNX and of ONNX Runtime
@@ -22,10 +24,11 @@ MAX_FIELDS = 200_000  # graphs have some ten thousand
 # Numbers of fields in onnx.proto that hold other messages, and what these are.
 _MESSAGES: dict[str, dict[int, str]] = {
     "model": {7: "graph", 20: "training", 25: "function"},
-    "graph": {1: "node", 5: "tensor", 15: "sparse tensor"},
+    "graph": {1: "node", 5: "initializer", 15: "sparse tensor"},
     "node": {5: "attribute"},
     "attribute": {5: "tensor", 6: "subgraph", 10: "tensor", 11: "subgraph", 22: "sparse tensor"}
     | {23: "sparse tensor"},
+    "initializer": {13: "entry"},
     "tensor": {13: "file"},
 }
 _FORBIDDEN = {
@@ -37,12 +40,18 @@ _FORBIDDEN = {
 }
 
 
-def check_graph(path: Path) -> None:
-    """Raise CheckpointError for a file that is not a graph as exports write it."""
+INT8 = 3  # a type of tensors
+
+
+def check_graph(path: Path) -> dict[str, int]:
+    """Return the weights that a graph reads from model.safetensors, and their types.
+
+    Raise CheckpointError for a file that is not a graph as exports write it.
+    """
     try:
         with open_regular(path, MAX_GRAPH) as file, mmap(file.fileno(), 0, access=ACCESS_READ) as m:
-            found = _foreign(m)
-    except (OSError, ValueError, IndexError) as error:  # mmap: ValueError for an empty file
+            found, weights = _walk(m)
+    except (OSError, ValueError, LookupError) as error:  # mmap: ValueError for an empty file
         raise CheckpointError(
             f"{path} is missing, truncated or damaged ({error}); export the model again"
         ) from error
@@ -50,26 +59,36 @@ def check_graph(path: Path) -> None:
         raise CheckpointError(
             f"{path} has {found}, which no export writes; it is not loaded. Export the model again"
         )
+    return weights
 
 
-def _foreign(content: mmap) -> str:
-    """Return what a model contains that an export does not write, or nothing."""
+def _walk(content: mmap) -> tuple[str, dict[str, int]]:
+    """Return what a model contains that an export does not write, and its outside weights."""
+    weights: dict[str, int] = {}
     queue = [("model", 0, len(content))]
     budget = MAX_FIELDS
     while queue:
         kind, start, end = queue.pop()
-        for number, at, stop in _fields(content, start, end):
-            budget -= 1
-            if budget < 0:
-                return "too many parts"
+        fields = list(islice(_fields(content, start, end), budget))
+        budget -= len(fields)
+        if not budget:
+            return "too many parts", weights
+        for number, at, stop in fields:
             part = _MESSAGES[kind].get(number)
             if part in _FORBIDDEN:
-                return _FORBIDDEN[part]
-            if part is not None:
+                return _FORBIDDEN[part], weights
+            if part == "entry":  # where the numbers are
+                entry = {n: content[a:b] for n, a, b in _fields(content, at, stop)}
+                if entry != {1: b"location", 2: WEIGHTS.encode()}:
+                    return "weights in another file", weights
+                values = {n: (a, b) for n, a, b in fields}
+                kind_at, name = values[2][0], content[slice(*values[8])].decode()
+                weights[name] = _varint(content, kind_at)[0]
+            elif part is not None:
                 queue.append((part, at, stop))
             if kind == "node" and number == 7 and content[at:stop] not in DOMAINS:
-                return f"operators of '{content[at:stop][:50].decode(errors='replace')}'"
-    return ""
+                return f"operators of '{content[at:stop][:50].decode(errors='replace')}'", weights
+    return "", weights
 
 
 def _fields(content: Any, at: int, end: int) -> Iterator[tuple[int, int, int]]:

@@ -1,6 +1,8 @@
 """Compact storage of weights: matrices as int8 with a scale per row, the rest as float16.
 
-This is a storage format only: a loaded model computes in float32.
+With torch this is a storage format only: a loaded model computes in float32. Exported graphs
+multiply the integers as they are (see initializers.py); their inputs may be multiplied by a factor
+per channel first, which such a matrix has as well.
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ from torch import Tensor
 
 from diffusionner.errors import CheckpointError, SettingsError, nearest
 from diffusionner.files import open_regular
+from diffusionner.storage.initializers import INPUTS, SCALE
 
 PRECISIONS = ("float32", "float16", "int8")
-SCALE = ".scale"  # the scales of an int8 matrix 'name' are 'name.scale'
 MAX_INT8 = 127
 MIN_SIZE = 4096  # smaller matrices are stored as float16
 # Larger weights are damage. Those of trained networks stay below a few hundred, and float16, in
@@ -62,7 +64,7 @@ def unpack(packed: Mapping[str, Tensor], origin: str) -> dict[str, Tensor]:
             )
     tensors: dict[str, Tensor] = {}
     for name, tensor in packed.items():
-        if name.endswith(SCALE) and name.removesuffix(SCALE) in packed:
+        if any(name.endswith(s) and name.removesuffix(s) in packed for s in (SCALE, INPUTS)):
             continue
         if tensor.dtype == torch.int8:
             scale = packed.get(name + SCALE)
@@ -70,7 +72,13 @@ def unpack(packed: Mapping[str, Tensor], origin: str) -> dict[str, Tensor]:
                 raise CheckpointError(
                     f"{origin}: '{name}' lacks a scale for each of its rows; copy the file again"
                 )
+            factors = packed.get(name + INPUTS, tensor.new_ones(1))
+            if factors.shape not in ((1,), tensor.shape[1:]):
+                raise CheckpointError(
+                    f"{origin}: '{name}' lacks a factor for each of its inputs; copy the file again"
+                )
             tensor = tensor.float().mul_(scale.float()[:, None])  # in place: half the memory
+            tensor.mul_(factors.float())
         tensors[name] = tensor.float() if tensor.is_floating_point() else tensor
     return tensors
 
