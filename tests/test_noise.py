@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from diffusionner.diffusion import gaussian_noise, mix_keys, uniform_noise
+from diffusionner.diffusion import gaussian_noise, mix_keys, noise, uniform_noise
 
 
 def reference_finaliser(z: int) -> int:
@@ -97,3 +98,15 @@ def test_mixed_keys_are_distinct():
     assert len(np.unique(everything)) == 14 * len(np.unique(keys))
     assert everything.dtype == np.int64
     assert np.array_equal(mix_keys(keys), keys)
+
+
+def test_without_scipy(monkeypatch):
+    """A plain installation has no scipy, and the same noise."""
+    keys = np.arange(40, dtype=np.int64)
+    expected = gaussian_noise(keys, 30, 2)
+    noise._inverse_normal.cache_clear()
+    monkeypatch.setitem(sys.modules, "scipy.special", None)
+    try:
+        assert np.allclose(gaussian_noise(keys, 30, 2), expected, rtol=1e-6, atol=1e-7)
+    finally:
+        noise._inverse_normal.cache_clear()

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 from corpus_files import put
-from exports import GRAPHS, own_dev, with_graphs_of
+from exports import own_dev, with_graphs_of
 from typer.testing import CliRunner
 
 from diffusionner import DiffusionNER
 from diffusionner.cli import app
 from diffusionner.corpus import Sentence
 from diffusionner.export import export
+from diffusionner.storage.config import GRAPHS, WEIGHTS
 from models import lively_model
 
 if not all(map(find_spec, ("onnx", "onnxscript", "onnxruntime"))):
@@ -99,7 +100,7 @@ def plain_pair(
     stages: list[str] = []
     done = export(plain, folder, own_dev(plain, sentences), progress=stages.append)
     assert done.before == done.after == 100
-    assert done.size == sum((folder / name).stat().st_size for name in GRAPHS)
+    assert done.size == sum((folder / name).stat().st_size for name in (WEIGHTS, *GRAPHS))
     assert stages == ["writing the graphs", "comparing on dev"]
     return plain, DiffusionNER.from_pretrained(folder)
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import torch
 from exports import own_dev
 
 from diffusionner import DiffusionNER
-from diffusionner.errors import CheckpointError
 from diffusionner.export import export
-from diffusionner.storage.config import BELIEFS_FILE
 from models import assert_same, assert_same_refinements, lively_model
 
 
@@ -32,6 +29,3 @@ def test_the_same_entities(encoder_folder: Path, sentences, tmp_path: Path):
     items = [(words, [(0, 1, "PER")]) for words in sentences if words]
     expected, found = (list(m.refine_pipe(items)) for m in (model, exported))
     assert_same_refinements(found, expected)
-    (folder / BELIEFS_FILE).write_bytes(b"x" * 100)
-    with pytest.raises(CheckpointError, match=BELIEFS_FILE):
-        DiffusionNER.from_pretrained(folder)

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from corpus_files import put
-from exports import GRAPHS
 
 from diffusionner import DiffusionNER, Entity, formats
 from diffusionner.batching import EncodedCorpus
@@ -22,6 +21,7 @@ from diffusionner.errors import SettingsError
 from diffusionner.export import export
 from diffusionner.inference import onnx_engine
 from diffusionner.inference.onnx_engine import OnnxEngine
+from diffusionner.storage.config import GRAPHS, WEIGHTS
 from models import LABELS, assert_same, assert_same_refinements
 
 TEXTS = [
@@ -188,7 +188,7 @@ import sys
 
 class Nothing:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"torch", "transformers", "accelerate", "safetensors"}:
+        if name.partition(".")[0] in {"torch", "transformers", "accelerate", "tensorboard"}:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Nothing())
@@ -295,7 +295,7 @@ def test_export_reports_f1(cli, recorded, project, tmp_path):
     assert result.status == 0, result.err
     assert "100.00 before, 100.00 after" in result.out
     assert {path.name for path in (tmp_path / "a" / "new").iterdir()} == {
-        "config.json", "tokenizer.json", *GRAPHS,
+        "config.json", "tokenizer.json", "tokenizer_config.json", WEIGHTS, *GRAPHS,
     }  # fmt: skip
 
 

@@ -55,12 +55,11 @@ def test_int8_that_changes_f1_too_much_is_not_written(recorded, rich, dev, tmp_p
 def test_damaged_graphs_are_noticed(monkeypatch, rich, exported, dev, tmp_path, refused, project):
     def damaged(ner: DiffusionNER, folder: Path) -> None:
         shutil.copy(exported / ENCODER_FILE, folder)
-        model = onnx.load(exported / DENOISER_FILE)
-        for one in model.graph.initializer:
-            if one.data_type == onnx.TensorProto.FLOAT and len(one.dims) == 2:
-                array = onnx.numpy_helper.to_array(one)
-                one.CopyFrom(onnx.numpy_helper.from_array(array[::-1].copy(), one.name))
-        onnx.save(model, folder / DENOISER_FILE)
+        model = onnx.load(exported / DENOISER_FILE, load_external_data=False)
+        for node in model.graph.node:
+            if node.op_type == "Add":
+                node.op_type = "Sub"
+        (folder / DENOISER_FILE).write_bytes(model.SerializeToString())
 
     monkeypatch.setattr(exporting, "write_graphs", damaged)
     with pytest.raises(ExportError, match=r"100\.00 with the model but \d?\d\.\d\d with"):
@@ -127,8 +126,6 @@ def test_unknown_backends_and_devices(project, exported, refused):
             DiffusionNER.from_pretrained(path, backend="onxx")
     with pytest.raises(SettingsError, match="backend onnx runs on the CPU, not on device 'cuda'"):
         DiffusionNER.from_pretrained(exported, device="cuda")
-    with pytest.raises(CheckpointError, match="is an exported model for backend onnx"):
-        DiffusionNER.from_pretrained(exported, backend="torch")
     with pytest.raises(CheckpointError) as caught:
         DiffusionNER.from_pretrained(project / "model", backend="onnx")
     message = str(caught.value)
@@ -142,7 +139,7 @@ def test_backends_by_name(project, exported):
     found = [
         DiffusionNER.from_pretrained(path, device, backend).predict_tokens(words)
         for path, device, backend in (
-            (exported, "cpu", "onnx"), (str(exported), None, None),
+            (exported, "cpu", "onnx"), (str(exported), None, None), (exported, "cpu", "torch"),
             (project / "model", "cpu", "torch"), (str(project / "model"), "cpu", None),
         )
     ]  # fmt: skip

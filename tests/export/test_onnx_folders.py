@@ -7,14 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from folders import edit_config
 
 from diffusionner import DiffusionNER
 from diffusionner.errors import CheckpointError, DiffusionNERError
 from diffusionner.files import file_digest
-from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE
+from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE, WEIGHTS
 
 onnx = pytest.importorskip("onnx")
 helper, numpy_helper = onnx.helper, onnx.numpy_helper
@@ -64,11 +63,13 @@ def numbered(**values: object) -> Callable[[Path], None]:
 
 
 DAMAGES = {
-    "half an encoder": (truncate(ENCODER_FILE), "encoder.onnx is missing, truncated or damaged"),
-    "empty encoder": (truncate(ENCODER_FILE, 0), "encoder.onnx is missing, truncated or damaged"),
-    "half a denoiser": (truncate(DENOISER_FILE), "denoiser.onnx is missing, truncated or damaged"),
+    "half an encoder": (truncate(ENCODER_FILE), "encoder.onnx is not the file that was written"),
+    "empty encoder": (truncate(ENCODER_FILE, 0), "encoder.onnx is not the file that was written"),
+    "half a denoiser": (truncate(DENOISER_FILE), "denoiser.onnx is not the file that was written"),
     "encoder as denoiser": (copy_encoder, "denoiser.onnx is missing or damaged"),
-    "no denoiser": (remove(DENOISER_FILE), "denoiser.onnx is missing, truncated or damaged"),
+    "no denoiser": (remove(DENOISER_FILE), "denoiser.onnx is missing or damaged"),
+    "no weights": (remove(WEIGHTS), "model.safetensors is missing or damaged"),
+    "half the weights": (truncate(WEIGHTS), "model.safetensors is not the file that was written"),
     "no tokenizer": (remove("tokenizer.json"), "tokenizer.json is missing or damaged"),
     "half a tokenizer": (truncate("tokenizer.json"), "tokenizer.json is not the file"),
     "no config": (remove("config.json"), "there is no config.json"),
@@ -112,10 +113,36 @@ def save(folder: Path, model: Any) -> None:
 
 
 def read_elsewhere(model: Any) -> None:
-    weight = next(one for one in model.graph.initializer if len(one.raw_data) > 64)
-    weight.ClearField("raw_data")
-    weight.data_location = onnx.TensorProto.EXTERNAL
-    weight.external_data.add(key="location", value="../../secret")
+    weight = next(one for one in model.graph.initializer if one.external_data)
+    weight.external_data[0].value = "../../secret"
+
+
+def read_part(model: Any) -> None:
+    weight = next(one for one in model.graph.initializer if one.external_data)
+    weight.external_data.add(key="offset", value="0")
+
+
+def read_constant(model: Any) -> None:
+    tensor = onnx.TensorProto(dims=[2], data_type=1, data_location=onnx.TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="model.safetensors")
+    model.graph.node.append(helper.make_node("Constant", [], ["read"], value=tensor))
+
+
+def read_unknown(model: Any) -> None:
+    rename(model, "no.such.tensor")
+
+
+def read_another(model: Any) -> None:
+    weights = [one.name for one in model.graph.initializer if one.external_data]
+    rename(model, next(name for name in weights[1:] if name.endswith("LayerNorm.bias")))
+
+
+def rename(model: Any, name: str) -> None:
+    """Let the graph read another tensor."""
+    weight = next(one for one in model.graph.initializer if one.external_data and one.dims[1:])
+    for node in model.graph.node:
+        node.input[:] = [name if one == weight.name else one for one in node.input]
+    weight.name = name
 
 
 def loop_forever(model: Any) -> None:
@@ -138,6 +165,10 @@ def add_function(model: Any) -> None:
 
 GRAPHS: dict[str, tuple[Callable[[Any], object], str]] = {
     "weights elsewhere": (read_elsewhere, "has weights in another file"),
+    "part of the weights": (read_part, "has weights in another file"),
+    "a constant elsewhere": (read_constant, "has weights in another file"),
+    "an unknown weight": (read_unknown, "lacks 'no.such.tensor', which a graph beside it reads"),
+    "another weight": (read_another, "encoder.onnx is missing, truncated or damaged"),
     "loop": (loop_forever, "has a loop or a branch"),
     "function": (add_function, "has a function"),
     "vendor": (lambda m: setattr(m.graph.node[0], "domain", "example.com"), "of 'example.com'"),
@@ -149,17 +180,17 @@ GRAPHS: dict[str, tuple[Callable[[Any], object], str]] = {
 
 
 def negate(model: Any) -> None:
-    for tensor in model.graph.initializer:
-        array = numpy_helper.to_array(tensor)
-        if array.ndim == 2 and array.dtype == np.float32:
-            tensor.CopyFrom(numpy_helper.from_array(-array, tensor.name))
+    """Negate the states of words."""
+    node = next(node for node in model.graph.node if node.output[0] == "states")
+    model.graph.node.append(helper.make_node("Neg", ["unnegated"], ["states"]))
+    node.output[0] = "unnegated"
 
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_replaced_graphs(exported, tmp_path, name):
     change, message = GRAPHS[name]
     folder = Path(shutil.copytree(exported, tmp_path / "exported"))
-    model = onnx.load(folder / ENCODER_FILE)
+    model = onnx.load(folder / ENCODER_FILE, load_external_data=False)
     change(model)
     (folder / ENCODER_FILE).write_bytes(model.SerializeToString())
     with pytest.raises(CheckpointError):
@@ -198,4 +229,4 @@ def test_the_command_line_reports_damage(refused, exported, tmp_path):
     shutil.copytree(exported, tmp_path / "exported")
     truncate(ENCODER_FILE)(tmp_path / "exported")
     err = refused("predict", "Ada", "--model", tmp_path / "exported")
-    assert "encoder.onnx is missing, truncated or damaged" in err
+    assert "encoder.onnx is not the file that was written with its config.json" in err

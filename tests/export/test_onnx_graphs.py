@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from exports import GRAPHS, own_dev, with_graphs_of
+from exports import arrays_in, graph_in, own_dev, with_graphs_of
 
 from diffusionner import DiffusionNER
 from diffusionner import export as exporting
@@ -16,9 +16,17 @@ from diffusionner.batching import EncodedCorpus
 from diffusionner.corpus import Sentence
 from diffusionner.diffusion import gaussian_noise
 from diffusionner.export import export
-from diffusionner.export.graphs import INPUTS, OUTPUTS, DenoiserGraph, EncoderGraph, for_graphs
+from diffusionner.export.graphs import (
+    INPUTS,
+    OUTPUTS,
+    DenoiserGraph,
+    EncoderGraph,
+    SentenceGraph,
+    for_graphs,
+)  # fmt: skip
 from diffusionner.inference.onnx_engine import encoder_inputs
 from diffusionner.model.decoder import read_out
+from diffusionner.storage.config import GRAPHS, WEIGHTS
 from models import assert_same, lively_model
 
 # float32
@@ -52,17 +60,45 @@ def test_graphs_equal_the_network(encoder_folder, sentences, changes):
         sentence = network.prepare(batch)
         x0, prediction = network.denoise(sentence, x, 40, slots)
         recorded = for_graphs(network)
-        values = EncoderGraph(recorded)(*(getattr(batch, name) for name in INPUTS))
-        step = (batch.lengths, x, torch.tensor(40), slots)
-        found_x0, *found = DenoiserGraph(recorded)(*step, *values)
-    assert torch.allclose(values[0], sentence.starts, atol=1e-5)
+        states, *scores = EncoderGraph(recorded)(*(getattr(batch, name) for name in INPUTS))
+        shared = SentenceGraph(recorded)(batch.lengths, states)
+        step = (batch.lengths, x, torch.tensor(40), slots, *shared[:4])
+        found_x0, *found = DenoiserGraph(recorded)(*step, *scores, *shared[4:])
+    assert torch.allclose(shared[0], sentence.starts, atol=1e-5)
     if sentence.initial is not None:
-        assert torch.allclose(values[4], sentence.initial.spans, atol=1e-4)
+        assert torch.allclose(scores[0], sentence.initial.spans, atol=1e-4)
     expected = read_out(prediction, slots, sentence.initial)
     assert expected.is_entity.any() and not expected.is_entity[:, 0][~slots].any()
     for name, values in zip(OUTPUTS, found, strict=True):
         assert torch.allclose(values.double(), getattr(expected, name).double(), atol=1e-4), name
     assert torch.equal(found_x0, x0)
+
+
+def test_graphs_have_no_weights_of_their_own(exported, int8):
+    for folder in (exported, int8):
+        for name in GRAPHS:
+            inside = [one for one in graph_in(folder / name).initializer if not one.external_data]
+            assert sum(np.prod(one.dims, dtype=int) for one in inside) < 3000
+            assert (folder / name).stat().st_size < 200_000
+
+
+@pytest.mark.parametrize("changes", ["float32", "int8"])
+def test_both_backends_read_one_folder(request, exported, int8, sentences, changes):
+    folder = exported if changes == "float32" else int8
+    onnx_model = DiffusionNER.from_pretrained(folder)
+    torch_model = DiffusionNER.from_pretrained(folder, backend="torch")
+    assert not hasattr(onnx_model.engine, "network") and torch_model.network is not None
+    corpus = EncodedCorpus(
+        [Sentence(words) for words in sentences], torch_model.subwords, torch_model.settings.encoder
+    )
+    batch = corpus.batch(np.arange(len(corpus)))
+    with torch.no_grad():
+        expected = torch_model.network.encode(batch.map(torch.from_numpy)).states.numpy()
+    found = onnx_model.engine.encoder.run(encoder_inputs(batch))["states"]
+    apart = np.linalg.norm(found - expected) / np.linalg.norm(expected)
+    assert apart < (1e-5 if changes == "float32" else 0.05)
+    if changes == "float32":
+        assert_same(onnx_model.predict_tokens(sentences), torch_model.predict_tokens(sentences))
 
 
 # int8
@@ -89,9 +125,9 @@ def int8(
 
 def test_int8_is_smaller(int8, exported):
     assert {path.name for path in int8.iterdir()} == {path.name for path in exported.iterdir()}
+    assert (int8 / WEIGHTS).stat().st_size < 0.6 * (exported / WEIGHTS).stat().st_size
     for name in GRAPHS:
-        assert (int8 / name).stat().st_size < 0.9 * (exported / name).stat().st_size
-        before, after = (onnx.load(path / name).graph for path in (exported, int8))
+        before, after = (graph_in(path / name) for path in (exported, int8))
         products = sum(node.op_type == "MatMulIntegerToFloat" for node in after.node)
         assert products > 5
         left = sum(node.op_type == "MatMul" for node in after.node)
@@ -108,9 +144,9 @@ def test_int8_states_are_close(int8, rich, sentences):
     )
     batch = corpus.batch(np.arange(len(corpus)))
     with torch.no_grad():
-        expected = rich.network.prepare(batch.map(torch.from_numpy)).starts
+        expected = rich.network.encode(batch.map(torch.from_numpy)).states
     engine = DiffusionNER.from_pretrained(int8).engine
-    found = engine.encoder.run(encoder_inputs(batch))["starts"]
+    found = engine.encoder.run(encoder_inputs(batch))["states"]
     apart = np.linalg.norm(found - expected.numpy()) / np.linalg.norm(expected.numpy())
     assert 1e-4 < apart < 0.05
 
@@ -118,9 +154,8 @@ def test_int8_states_are_close(int8, rich, sentences):
 def test_int8_weights_leave_room_for_sums(int8):
     """Two products of a byte and a weight fit into 16 bits: not all CPUs have wider sums."""
     for name in GRAPHS:
-        graph = onnx.load(int8 / name).graph
-        arrays = {one.name: onnx.numpy_helper.to_array(one) for one in graph.initializer}
-        for node in graph.node:
+        arrays = arrays_in(int8 / name)
+        for node in graph_in(int8 / name).node:
             if node.op_type == "MatMulIntegerToFloat":
                 weights = arrays[node.input[1]].astype(int)
                 for part in (weights.clip(0), weights.clip(max=0)):
@@ -132,11 +167,8 @@ def test_int8_factors_cancel(int8, exported):
     """Rows of the weights are multiplied by the factors that channels are divided by."""
     divided = 0
     for name in GRAPHS:
-        before, after = (onnx.load(folder / name).graph for folder in (exported, int8))
-        arrays, rounded = (
-            {one.name: onnx.numpy_helper.to_array(one) for one in graph.initializer}
-            for graph in (before, after)
-        )
+        after = graph_in(int8 / name)
+        arrays, rounded = (arrays_in(folder / name) for folder in (exported, int8))
         factors = {
             f"{node.input[0]}_uint8": 1 / rounded[node.input[1]]
             for node in after.node
@@ -146,9 +178,7 @@ def test_int8_factors_cancel(int8, exported):
             if node.op_type == "MatMulIntegerToFloat" and node.input[0] in factors:
                 divided += 1
                 integers, steps = rounded[node.input[1]], rounded[node.input[3]]
-                source = node.input[0].removesuffix("_uint8")
-                weight = node.input[1].removeprefix(f"{source}_").removesuffix("_int8")
-                wanted = arrays[weight] * factors[node.input[0]][:, None]
+                wanted = arrays[node.input[1]] * factors[node.input[0]][:, None]
                 assert np.abs(integers * steps - wanted).max() < 0.51 * steps.max()
     assert divided > 3
 
@@ -161,10 +191,9 @@ def test_int8_states_do_not_depend_on_the_batch(int8, rich, sentences):
     together = engine.encoder.run(encoder_inputs(corpus.batch(np.arange(len(corpus)))))
     for window, words in enumerate(corpus.windows.words):
         alone = engine.encoder.run(encoder_inputs(corpus.batch(np.array([window]))))
-        for name in ("starts", "ends", "left_words", "right_words"):
-            found, expected = together[name][window, :words], alone[name][0]
-            # A sum in another order may round to another integer.
-            assert np.abs(found - expected).mean() < 1e-3 * np.abs(expected).mean()
+        found, expected = together["states"][window, :words], alone["states"][0]
+        # A sum in another order may round to another integer.
+        assert np.abs(found - expected).mean() < 1e-3 * np.abs(expected).mean()
 
 
 @pytest.mark.parametrize("number", ["auto", 30])
@@ -174,6 +203,20 @@ def test_int8_entities_do_not_depend_on_the_batch(int8, sentences, docs, number)
     for size in (1, 3, 100):
         again = ner.predict_tokens(sentences, docs, spans=number, batch_size=size)
         assert_same(again, expected)
+
+
+def test_weights_stored_in_int8_are_kept(int8, rich, sentences, tmp_path):
+    rich.save_pretrained(tmp_path / "model", "int8")
+    stored = DiffusionNER.from_pretrained(tmp_path / "model")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(exporting.LIMITS, "int8", 100)
+        export(stored, tmp_path / "new", own_dev(stored, sentences), "int8")
+    before, after = (tmp_path / name / WEIGHTS for name in ("model", "new"))
+    assert before.read_bytes() == after.read_bytes()
+    found = DiffusionNER.from_pretrained(tmp_path / "new", backend="torch").predict_tokens(
+        sentences
+    )
+    assert_same(found, stored.predict_tokens(sentences))
 
 
 def test_int8_predicts(int8, sentences):

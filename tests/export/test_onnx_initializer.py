@@ -110,6 +110,7 @@ def test_the_denoiser_reads_the_scores_of_the_encoder(initialized_pair):
     names = (
         ["initial", "initial_types"] if ner.settings.decoder.initializer == "types" else ["initial"]
     )
+    ner("Ada")  # graphs are opened when they run
     for given in (ner.engine.encoder.outputs, ner.engine.denoiser.inputs):
         assert [name for name in given if name.startswith("initial")] == names
 
@@ -121,7 +122,8 @@ def test_int8_is_calibrated_on_candidates_too(initialized_pair, sentences):
     _, ner = initialized_pair
     corpus = EncodedCorpus([Sentence(w) for w in sentences], ner.subwords, ner.settings.encoder)
     feed = encoder_inputs(corpus.batch(np.arange(2, 5)))
-    feeds = list(int8._denoiser_feeds(ner, [feed]))
+    encoded = {**feed, **ner.engine.encoder.run(feed)}
+    feeds = list(int8._denoiser_feeds(ner.engine, [encoded]))
     start = ner.engine.schedule.candidate_start
     assert [int(one["t"]) for one in feeds] == [1, 50, 100, start]
     spans = ner.engine.coordinates.decode(feeds[-1]["x"], feed["lengths"][:, None])

@@ -9,9 +9,11 @@ every device and backend.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import cache
+from statistics import NormalDist
 
 import numpy as np
-from scipy.special import ndtri
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)
@@ -48,7 +50,18 @@ def gaussian_noise(keys: np.ndarray, *shape: int) -> np.ndarray:
 
     A longer shape starts with the numbers of a shorter one: K spans are the first K of 2K.
     """
-    return ndtri(uniform_noise(keys, *shape)).astype(np.float32)
+    return _inverse_normal()(uniform_noise(keys, *shape)).astype(np.float32)
+
+
+@cache
+def _inverse_normal() -> Callable[[np.ndarray], np.ndarray]:
+    """Return the inverse of the normal distribution function: scipy's, or a slower one."""
+    try:
+        from scipy.special import ndtri
+    except ImportError:  # a plain installation, which only needs it to start from noise
+        return np.vectorize(NormalDist().inv_cdf, otypes=[np.float64])
+    inverse: Callable[[np.ndarray], np.ndarray] = ndtri
+    return inverse
 
 
 def span_noise(keys: np.ndarray, seed: int, step: int, spans: int, given: int = 0) -> np.ndarray:

@@ -12,7 +12,6 @@ from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from diffusionner.evaluation.mentions import Mention, common_characters
 
@@ -61,7 +60,7 @@ def count_overlapping(gold: Collection[Mention], predicted: Collection[Mention])
         for ours, theirs in _overlapping_groups(own_gold, own_predicted):
             if ours and theirs:
                 overlap = np.array([[common_characters(g, p) > 0 for p in theirs] for g in ours])
-                chosen = linear_sum_assignment(overlap, maximize=True)
+                chosen = _assignment(overlap)
                 result[label] += int(overlap[chosen].sum())
     return result
 
@@ -79,7 +78,7 @@ def _match_group(gold: list[Mention], predicted: list[Mention]) -> Iterator[Matc
                 if common:
                     iou = common / (one.size + other.size - common)
                     value[i, j] = weights[_error_type(one, other)] + iou / (2 * base)
-        for i, j in zip(*linear_sum_assignment(value, maximize=True), strict=True):
+        for i, j in zip(*_assignment(value), strict=True):
             if value[i, j]:
                 yield Match(_error_type(gold[i], predicted[j]), gold[i], predicted[j])
                 unmatched_gold.discard(gold[i])
@@ -88,6 +87,14 @@ def _match_group(gold: list[Mention], predicted: list[Mention]) -> Iterator[Matc
         yield Match(Outcome.MISSED, mention, None)
     for mention in sorted(unmatched_predicted):
         yield Match(Outcome.SPURIOUS, None, mention)
+
+
+def _assignment(value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows and columns of the one-to-one assignment with the largest sum."""
+    from scipy.optimize import linear_sum_assignment  # the extra `evaluate`
+
+    rows, columns = linear_sum_assignment(value, maximize=True)
+    return rows, columns
 
 
 def _overlapping_groups(

@@ -1,7 +1,8 @@
-"""Export a model for ONNX Runtime: its folder with two graphs, if they give the same results."""
+"""Export a model for ONNX Runtime: its folder with graphs, if they give the same results."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -15,17 +16,17 @@ from torch.onnx import OnnxExporterError
 from diffusionner.corpus import Sentence
 from diffusionner.errors import DiffusionNERError, SettingsError, nearest
 from diffusionner.evaluation import score_sentences
-from diffusionner.export.graphs import for_graphs, write_graphs
+from diffusionner.export.graphs import write_graphs
 from diffusionner.export.int8 import quantise
 from diffusionner.files import file_digest, write_atomically, write_folders
 from diffusionner.inference import self_test
+from diffusionner.inference.pickling import weight_versions
 from diffusionner.inference.pipeline import DiffusionNER
 from diffusionner.model.network import DenoisingNetwork
 from diffusionner.storage.checkpoint import model_config, tensor_writer, tokenizer_files
-from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE, WEIGHTS, config_bytes
-from diffusionner.storage.packing import pack
+from diffusionner.storage.config import GRAPHS, WEIGHTS, config_bytes
+from diffusionner.storage.packing import pack, read_header
 
-GRAPHS = (ENCODER_FILE, DENOISER_FILE)
 # Maximum change of F1 on dev, in points.
 LIMITS = {"float32": 0.1, "int8": 0.5}
 
@@ -50,7 +51,10 @@ def export(
     precision: str = "float32",
     progress: Callable[[str], None] = lambda stage: None,
 ) -> Exported:
-    """Write a folder for backend onnx; raise ExportError if F1 on dev changes too much."""
+    """Write a folder that both backends read; raise ExportError if F1 on dev changes too much.
+
+    Weights that are stored in int8 stay as they are.
+    """
     ner.settings.require_denoising("an export for ONNX Runtime")
     if precision not in LIMITS:
         raise SettingsError(f"unknown precision '{precision}'; {nearest(precision, LIMITS)}")
@@ -63,25 +67,27 @@ def export(
     results: list[Exported] = []
     assert isinstance(ner.network, DenoisingNetwork)
 
-    network = for_graphs(ner.network)
-
     def fill(folder: Path) -> None:
         progress("writing the graphs")
         try:
-            write_graphs(ner, network, folder)
+            write_graphs(ner, folder)
         except OnnxExporterError as error:
             encoder = ner.encoder.transformer.config.model_type
             raise ExportError(
                 f"torch cannot export this model, whose encoder is a {encoder}, to ONNX; nothing "
                 "was written. Run it with torch, or train one with another encoder"
             ) from error
-        _write_weights(network.state_dict(), folder)
+        _write_weights(ner.network.state_dict(), folder)
         _write_rest(ner, folder)
         if precision == "int8":
             progress("rounding the weights to int8")
-            rounded = quantise(folder, dev)
-            as_int8 = {name: torch.from_numpy(array) for name, array in rounded.items()}
-            _write_weights({**pack(network.state_dict(), "float16"), **as_int8}, folder)
+            stored = _int8_weights(ner)
+            rounded = quantise(folder, dev, keep=stored is not None)
+            if stored is not None:
+                shutil.copyfile(stored, folder / WEIGHTS)
+            else:
+                as_int8 = {name: torch.from_numpy(array) for name, array in rounded.items()}
+                _write_weights({**pack(ner.network.state_dict(), "float16"), **as_int8}, folder)
             _write_rest(ner, folder)
         progress("comparing on dev")
         written = DiffusionNER.from_pretrained(folder, backend="onnx")
@@ -104,6 +110,15 @@ def export(
 
     write_folders({output: fill})
     return results[0]
+
+
+def _int8_weights(ner: DiffusionNER) -> Path | None:
+    """Return the weights file of a model, if it has int8 already: an export keeps it then."""
+    unchanged = weight_versions(ner.engine) == ner.weight_versions
+    if ner.folder is None or not unchanged or not (ner.folder / WEIGHTS).exists():
+        return None
+    stored = read_header(ner.folder / WEIGHTS).values()
+    return ner.folder / WEIGHTS if any(one.dtype == "I8" for one in stored) else None
 
 
 def _write_weights(tensors: Mapping[str, Tensor], folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The network as two ONNX graphs, in operations that ONNX Runtime runs fast."""
+"""The network as three ONNX graphs, in operations that ONNX Runtime runs fast."""
 
 from __future__ import annotations
 
@@ -23,22 +23,21 @@ from diffusionner.export.weights import take_out
 from diffusionner.inference.onnx_engine import LABEL_INPUTS, label_inputs
 from diffusionner.inference.pipeline import DiffusionNER
 from diffusionner.model.decoder import PreparedSentence, read_out
-from diffusionner.model.encoder import LabelVectors
+from diffusionner.model.encoder import LabelVectors, SentenceEncoding
 from diffusionner.model.initializer import SpanScores
 from diffusionner.model.network import DenoisingNetwork
 from diffusionner.model.pointer import BoundaryPointer
-from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE
+from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE, GRAPHS, SENTENCE_FILE
 
 INPUTS = DEVICE_ARRAYS[:7]  # what the encoder reads
 _ON_HOST = ("slots", "logits", "gapped")
 OUTPUTS = tuple(f.name for f in dataclasses.fields(Candidates) if f.name not in _ON_HOST)
 
 
-def write_graphs(ner: DiffusionNER, network: DenoisingNetwork, folder: Path) -> None:
-    """Write the encoder and the denoiser of a model, with references to its weights.
-
-    network: as `for_graphs` returns it.
-    """
+def write_graphs(ner: DiffusionNER, folder: Path) -> None:
+    """Write the graphs of a model, with references to its weights."""
+    assert isinstance(ner.network, DenoisingNetwork)
+    network = for_graphs(ner.network)
     # With passages, there are fewer rows than sentences.
     example = [
         Sentence("An example of words .".split()[: 3 + n], doc=f"{n // 2}") for n in range(3)
@@ -56,40 +55,47 @@ def write_graphs(ner: DiffusionNER, network: DenoisingNetwork, folder: Path) -> 
         rows = list(map(ner.subwords.label_subwords, ("person", "a place", "year")))
         inputs = (*inputs, *map(torch.from_numpy, label_inputs(rows, ner.subwords.pad).values()))
         shapes = (*shapes, ({1: auto}, {1: auto}, {1: auto, 2: auto}))
-    encoder, denoiser = EncoderGraph(network), DenoiserGraph(network)
+    encoder = EncoderGraph(network)
     with torch.no_grad():
-        sentence = encoder(*inputs)
-    known = _known_names(network)
-    on_host = ["fragments"] if network.finds_discontinuous else []  # the denoiser does not read it
-    sentence_only = sentence[len(on_host) :]
-    layers = [f"layer{i}" for i in range(len(sentence_only) - 4 - len(known))]
-    outputs = ["starts", "ends", "left_words", "right_words", *known, *layers]
-    names = [*on_host, *outputs]
-    _record(encoder, inputs, [*INPUTS, *read], names, shapes, folder / ENCODER_FILE)
+        encoded = encoder(*inputs)
+    scores = _score_names(network)
+    fragments = ["fragments"] if network.finds_discontinuous else []
+    outputs = ["states", *scores, *fragments]
+    _record(encoder, inputs, [*INPUTS, *read], outputs, shapes, folder / ENCODER_FILE)
+
+    lengths, states = torch.from_numpy(batch.lengths), encoded[0]
+    projections = SentenceGraph(network)
+    with torch.no_grad():
+        projected = projections(lengths, states)
+    layers = [f"layer{i}" for i in range(len(projected) - 4)]  # none without cross-attention
+    shared = ["starts", "ends", "left_words", "right_words", *layers]
+    names = ["lengths", "states"]
+    _record(projections, (lengths, states), names, shared, (one, two), folder / SENTENCE_FILE)
+
     spans = 7
     step = (
-        torch.from_numpy(batch.lengths),
+        lengths,
         torch.zeros(3, 1, spans, 2),
         torch.tensor(network.schedule.timesteps),
         torch.ones(3, spans, dtype=torch.bool),
+        *projected[:4],
     )
-    shapes = (one, {0: auto, 2: auto}, {}, two, two, two, two, two)
-    if known or layers:  # no layers without cross-attention
-        square = {0: auto, 1: auto, 2: auto}
-        of = {"initial": square, "initial_types": square, "types": one}
-        if ner.is_open:
-            of |= {"initial_types": {**square, 3: auto}, "types": two}
-        shapes = (*shapes, (*(of[n] for n in known), *({0: auto, 2: auto} for _ in layers)))
-    names = ["lengths", "x", "t", "slots", *outputs]
-    path = folder / DENOISER_FILE
-    _record(denoiser, (*step, *sentence_only), names, ["x0", *OUTPUTS], shapes, path)
+    square = {0: auto, 1: auto, 2: auto}
+    of_scores = {"initial": square, "initial_types": square, "types": one}
+    if ner.is_open:
+        of_scores |= {"initial_types": {**square, 3: auto}, "types": two}
+    others = (*(of_scores[n] for n in scores), *({0: auto, 2: auto} for _ in layers))
+    shapes = (one, {0: auto, 2: auto}, {}, *[two] * 5, *((others,) if others else ()))
+    names = ["lengths", "x", "t", "slots", *shared[:4], *scores, *layers]
+    step = (*step, *encoded[1 : 1 + len(scores)], *projected[4:])
+    _record(DenoiserGraph(network), step, names, ["x0", *OUTPUTS], shapes, folder / DENOISER_FILE)
     state = {name: tensor.float().numpy() for name, tensor in network.state_dict().items()}
-    for name in (ENCODER_FILE, DENOISER_FILE):
+    for name in GRAPHS:
         _finish(folder / name, state)
 
 
-def _known_names(network: DenoisingNetwork) -> list[str]:
-    """Return the names of the encoder's outputs about types."""
+def _score_names(network: DenoisingNetwork) -> list[str]:
+    """Return the names of the encoder's outputs about spans and types."""
     initializer = network.decoder.initializer
     if initializer is None:
         return []
@@ -104,12 +110,12 @@ def for_graphs(network: DenoisingNetwork) -> DenoisingNetwork:
     decoder.left, decoder.right = _FoldedPointer(decoder.left), _FoldedPointer(decoder.right)
     size = decoder.timestep_table.shape[1]
     del decoder.timestep_table
-    decoder.timestep_table = _TimestepRows(size)
+    vars(decoder)["timestep_table"] = _TimestepRows(size)  # in place of a tensor
     return network
 
 
 class _FoldedPointer(BoundaryPointer):
-    """A pointer whose output weights v are 1 or -1, so that scores are sums.
+    """A pointer with the output weights v folded into both projections, so that scores are sums.
 
     v·relu(w + s) is sign(v)·relu(|v|w + |v|s), and relu(w + s) is max(w, -s) + s. Multiplying K × M
     rows by a single column, as the network does, costs as much as a wide matrix would.
@@ -119,14 +125,10 @@ class _FoldedPointer(BoundaryPointer):
         weight = pointer.output.weight.detach()[0]
         super().__init__(len(weight))
         order = weight.sign().argsort(descending=True)  # v > 0 first
-        factor = weight[order].abs()
         self.positive = int((weight > 0).sum())
-        with torch.no_grad():
-            self.words.weight.copy_(pointer.words.weight[order] * factor[:, None])
-            self.words.bias.copy_(pointer.words.bias[order] * factor)
-            self.spans.weight.copy_(pointer.spans.weight[order] * factor[:, None])
-            self.output.weight.copy_(weight[order].sign())
-            self.output.bias.copy_(pointer.output.bias)
+        self.words = _Scaled(pointer.words, order, weight.abs())
+        self.spans = _Scaled(pointer.spans, order, weight.abs())
+        self.output.load_state_dict(pointer.output.state_dict())
 
     def forward(self, words: Tensor, spans: Tensor, mask: Tensor, lengths: Tensor) -> Tensor:
         words, spans, n = words[:, None, None], self.spans(spans), self.positive
@@ -134,6 +136,18 @@ class _FoldedPointer(BoundaryPointer):
         scores = relu[..., :n].sum(-1) - relu[..., n:].sum(-1)
         shared = spans[..., :n].sum(-1) - spans[..., n:].sum(-1) + self.output.bias
         return (scores + shared[..., None]).masked_fill(~mask[:, None, None], -1e4)
+
+
+class _Scaled(nn.Linear):
+    """A linear map whose outputs are scaled and put in order afterwards; its weights stay."""
+
+    def __init__(self, linear: nn.Linear, order: Tensor, factors: Tensor) -> None:
+        super().__init__(linear.in_features, linear.out_features, linear.bias is not None)
+        self.load_state_dict(linear.state_dict())
+        self.order, self.factors = order, factors[order]
+
+    def forward(self, states: Tensor) -> Tensor:
+        return super().forward(states)[..., self.order] * self.factors
 
 
 class _TimestepRows:
@@ -156,7 +170,7 @@ class _Graph(nn.Module):
 
 
 class EncoderGraph(_Graph):
-    """The part that runs once per sentence."""
+    """Words to their states, and to the scores of all spans."""
 
     def __init__(self, network: DenoisingNetwork) -> None:
         super().__init__(network)
@@ -197,14 +211,22 @@ class EncoderGraph(_Graph):
         if read is not None:
             read = read.expand(subwords.shape[0])
         encoding = self.network.encoder(batch, read)
-        sentence = self.network.decoder.prepare(encoding)
+        initial = self.network.decoder.initial(encoding)
+        scores = () if initial is None else (initial.spans, initial.types)
+        fragments = self.network.fragment_scores(encoding)
+        found = (encoding.states, *scores, encoding.types, fragments)
+        return tuple(tensor for tensor in found if tensor is not None)
+
+
+class SentenceGraph(_Graph):
+    """What all steps share."""
+
+    def forward(self, lengths: Tensor, states: Tensor) -> tuple[Tensor, ...]:
+        mask = torch.arange(states.shape[1]) < lengths[:, None]
+        sentence = self.network.decoder.project(SentenceEncoding(states, mask, lengths))
         layers = [pair for pair in sentence.keys_values if pair is not None]
-        fixed = [sentence.starts, sentence.ends, sentence.left, sentence.right]
-        if (fragments := self.network.fragment_scores(encoding)) is not None:
-            fixed.insert(0, fragments)
-        initial = sentence.initial and (sentence.initial.spans, sentence.initial.types)
-        known = (part for part in (*(initial or ()), sentence.types) if part is not None)
-        return (*fixed, *known, *(tensor for pair in layers for tensor in pair))
+        fixed = (sentence.starts, sentence.ends, sentence.left, sentence.right)
+        return (*fixed, *(tensor for pair in layers for tensor in pair))
 
 
 class DenoiserGraph(_Graph):
@@ -223,7 +245,7 @@ class DenoiserGraph(_Graph):
         *others: Tensor,
     ) -> tuple[Tensor, ...]:
         """others: what is known of the types, then keys and values of each layer."""
-        names = _known_names(self.network)
+        names = _score_names(self.network)
         known = dict(zip(names, others, strict=False))
         initial, types = None, known.get("types")
         if known:

@@ -18,12 +18,12 @@ import numpy as np
 from diffusionner.batching import EncodedCorpus
 from diffusionner.corpus import Sentence
 from diffusionner.diffusion import AUTO, gaussian_noise, mix_keys, span_slots
-from diffusionner.export.rounding import InputSample, InputSteps, choose_steps, round_weights
-from diffusionner.inference.onnx_engine import OnnxEngine, best_spans, encoder_inputs
+from diffusionner.export.rounding import EVENED, STORED, InputSample, InputSteps, Rounding
 from diffusionner.export.weights import reference, references, replace_initializers
+from diffusionner.inference.onnx_engine import OnnxEngine, best_spans, encoder_inputs
 from diffusionner.inference.onnx_graph import open_session
 from diffusionner.inference.pipeline import DiffusionNER
-from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE, WEIGHTS
+from diffusionner.storage.config import GRAPHS, WEIGHTS
 from diffusionner.storage.initializers import INPUTS, ROWS, SCALE, TRANSPOSED, Initializers
 
 Feed: TypeAlias = dict[str, Any]  # a graph's inputs by name
@@ -32,54 +32,62 @@ MIN_COLUMNS = 16  # narrower products are faster in float32
 MIN_TABLE = 65_536  # size of an embedding table that is worth rounding
 
 
-def quantise(folder: Path, sentences: Sequence[Sentence]) -> dict[str, np.ndarray]:
+def quantise(
+    folder: Path, sentences: Sequence[Sentence], keep: bool = False
+) -> dict[str, np.ndarray]:
     """Rewrite the float32 graphs of a folder; return the int8 weights that they need.
 
-    sentences: a sample of typical input.
+    sentences: a sample of typical input. keep: weights are those of an int8 file already.
     """
     ner = DiffusionNER.from_pretrained(folder, backend="onnx")
-    sample = sentences[:: -(-len(sentences) // SAMPLE) or 1]
-    corpus = EncodedCorpus(sample, ner.subwords, ner.settings.encoder)
-    batches = corpus.sorted_batches(8, range(len(sample)))
+    chosen = sentences[:: -(-len(sentences) // SAMPLE) or 1]
+    corpus = EncodedCorpus(chosen, ner.subwords, ner.settings.encoder)
+    batches = corpus.sorted_batches(8, range(len(chosen)))
     assert isinstance(ner.engine, OnnxEngine)
     labels = ner.engine.groups[0]
-    feeds = [encoder_inputs(corpus.batch(chosen)) | labels for chosen in batches]
+    feeds = [encoder_inputs(corpus.batch(rows)) | labels for rows in batches]
     weights = Initializers(folder / WEIGHTS)
+    rounding = STORED if keep else EVENED
     rounded: dict[str, np.ndarray] = {}
-    _rewrite(folder / ENCODER_FILE, weights, feeds, rounded)
-    _rewrite(folder / DENOISER_FILE, weights, _denoiser_feeds(ner, feeds), rounded)
+    # All before the first graph is rewritten.
+    encoded = [{**feed, **ner.engine.encoder.run(feed)} for feed in feeds]
+    shared = [{**feed, **ner.engine.sentence.run(feed)} for feed in encoded]
+    steps = _denoiser_feeds(ner.engine, shared)
+    for name, sample in zip(GRAPHS, (feeds, encoded, steps), strict=True):
+        _rewrite(folder / name, weights, sample, rounding, rounded)
     return rounded
 
 
-def _denoiser_feeds(ner: DiffusionNER, encoder_feeds: Iterable[Feed]) -> Iterator[Feed]:
+def _denoiser_feeds(engine: OnnxEngine, shared: Iterable[Feed]) -> Iterator[Feed]:
     """Yield noisy spans at the start, in the middle and at the end of the reverse process."""
-    engine = ner.engine
-    assert isinstance(engine, OnnxEngine)
-    for feed in encoder_feeds:
-        sentence = engine.encoder.run(feed)
+    for feed in shared:
         slots = span_slots(feed["lengths"], AUTO, "noise")
         most = slots.shape[1]
         noisy_spans = [
             (t, gaussian_noise(mix_keys(feed["keys"], int(t)), 1, most, 2))
             for t in np.linspace(1, engine.schedule.timesteps, 3, dtype=np.int64)
         ]
-        if "initial" in sentence:
-            spans, _ = best_spans(sentence["initial"], most)
+        if "initial" in feed:
+            spans, _ = best_spans(feed["initial"], most)
             x = engine.coordinates.encode(spans[:, None], feed["lengths"][:, None])
             noisy_spans.append((np.int64(engine.schedule.candidate_start), x))
         for t, x in noisy_spans:
             step = {"x": x, "t": np.asarray(t), "slots": slots}
-            yield {**sentence, "lengths": feed["lengths"], **step}
+            yield {**feed, **step}
 
 
 def _rewrite(
-    path: Path, weights: Initializers, feeds: Iterable[Feed], rounded: dict[str, np.ndarray]
+    path: Path,
+    weights: Initializers,
+    feeds: Iterable[Feed],
+    rounding: Rounding,
+    rounded: dict[str, np.ndarray],
 ) -> None:
     """Rewrite a graph. rounded: tensors of model.safetensors in int8, which this adds to."""
     import onnx
 
     model = onnx.load(path, load_external_data=False)
-    rewriter = _Rewriter(model.graph, weights, rounded)
+    rewriter = _Rewriter(model.graph, weights, rounding, rounded)
     sizes = {name: len(matrices[0]) for name, matrices in rewriter.read_by_products().items()}
     for name, inputs in _sample_inputs(model, weights, sizes, feeds).items():
         rewriter.choose_steps(name, inputs)
@@ -116,11 +124,16 @@ class _Rewriter:
     """
 
     def __init__(
-        self, graph: Any, weights: Initializers, rounded: dict[str, np.ndarray]
+        self,
+        graph: Any,
+        weights: Initializers,
+        rounding: Rounding,
+        rounded: dict[str, np.ndarray],
     ) -> None:
         from onnx import TensorProto
 
         self.graph = graph
+        self.rounding = rounding
         self.rounded = rounded
         self.kept = {one.name: one for one in graph.initializer}
         floats = (n for n, kind in references(graph).items() if kind == TensorProto.FLOAT)
@@ -166,7 +179,7 @@ class _Rewriter:
 
     def choose_steps(self, name: str, inputs: InputSample) -> None:
         matrices = self.read_by_products()[name]
-        self.steps[name] = choose_steps(inputs, np.concatenate(matrices, 1))
+        self.steps[name] = self.rounding.choose_steps(inputs, np.concatenate(matrices, 1))
 
     def finish(self) -> None:
         """Replace products and tables by those of integers."""
@@ -174,10 +187,13 @@ class _Rewriter:
         dropped: set[str] = set()
         for tensor, products in self.products.items():
             self._round(tensor, products)
-        by_output = {node.output[0]: name for name, nodes in self.products.items() for node in nodes}
+        by_output = {
+            node.output[0]: name for name, nodes in self.products.items() for node in nodes
+        }
         ready: set[str] = set()  # rounded inputs
         for node in self.graph.node:
-            if (tensor := by_output.get(node.output[0])) is not None:
+            if node.output[0] in by_output:
+                tensor = by_output[node.output[0]]
                 replaced[node.output[0]] = self._product(node, tensor, ready, dropped)
         for node in self.tables:
             replaced[node.output[0]] = self._table(node)
@@ -196,7 +212,7 @@ class _Rewriter:
         """Round a matrix [K, N], whose parts are multiplied with inputs of their own."""
         factors = np.concatenate([self.steps[node.input[0]].factors for node in products])
         matrix = np.concatenate([self.arrays[node.input[1]] for node in products])
-        integers, steps = round_weights(matrix * factors[:, None])
+        integers, steps = self.rounding.round_weights(matrix * factors[:, None])
         self.rounded[tensor] = np.ascontiguousarray(integers.T)
         self.rounded[tensor + SCALE] = steps
         self._refer(tensor + SCALE, steps)
@@ -214,7 +230,14 @@ class _Rewriter:
             nodes = self._quantise_input(source, tensor, weight)
         self._refer(weight, self.arrays[weight].astype(np.int8))
         result, bias = node.output[0], self._bias(node.output[0])
-        inputs = [f"{source}_uint8", weight, f"{source}_scale", tensor + SCALE, f"{source}_zero", ""]
+        inputs = [
+            f"{source}_uint8",
+            weight,
+            f"{source}_scale",
+            tensor + SCALE,
+            f"{source}_zero",
+            "",
+        ]
         if bias is not None:
             inputs.append(bias)
             result = self.readers[result].output[0]

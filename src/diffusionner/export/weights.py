@@ -11,27 +11,25 @@ import numpy as np
 from diffusionner.storage.config import WEIGHTS
 from diffusionner.storage.initializers import GATES, ROWS, TRANSPOSED, in_gate_order
 
-SMALL = 4096  # numbers; constants that are made of weights, and have fewer, stay in the graph
-
 
 def take_out(graph: Any, state: Mapping[str, np.ndarray]) -> None:
     """Replace the weights of a graph by references to tensors of a network, found by their values.
 
+    Constants that were made of several weights stay, as do the tables of some encoders.
     state: float32 tensors by name.
     """
     from onnx import TensorProto, numpy_helper
 
     known: dict[bytes, str] = {}
     for tensor, array in state.items():
-        for name, converted in _conversions(tensor, array):
-            known.setdefault(_key(converted), name)
+        for conversion, converted in _conversions(tensor, array):
+            known.setdefault(_key(converted), conversion)
     renamed: dict[str, str] = {}
     kept: dict[str, Any] = {}
     for one in graph.initializer:
         array = numpy_helper.to_array(one)
         is_weight = one.data_type == TensorProto.FLOAT and array.size > 1
         name = known.get(_key(array)) if is_weight else None
-        assert name or array.size < SMALL, f"{one.name} is no tensor of the network"
         renamed[one.name] = name or one.name
         kept[name or one.name] = reference(name, array) if name else one
     for node in graph.node:

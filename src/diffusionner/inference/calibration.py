@@ -86,7 +86,7 @@ def _fit(sums: np.ndarray, right: np.ndarray) -> Calibration:
 
 def _knots(sums: np.ndarray, right: np.ndarray) -> tuple[list[float], list[float]]:
     """Return ascending sums and the share of right entities at each, non-decreasing."""
-    from scipy.optimize import isotonic_regression  # slow to import, and only needed here
+    from scipy.optimize import isotonic_regression  # the extra `evaluate`; slow to import
 
     # Rounded before they are grouped: knots that only rounding makes equal would not ascend.
     values, place, counts = np.unique(np.round(sums, 6), return_inverse=True, return_counts=True)

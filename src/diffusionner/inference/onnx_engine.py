@@ -50,8 +50,8 @@ from diffusionner.label_set import LabelSet
 from diffusionner.settings import InferenceSettings, Settings
 from diffusionner.storage.beliefs import beliefs_of
 from diffusionner.storage.config import (
-    DENOISER_FILE,
     ENCODER_FILE,
+    GRAPHS,
     WEIGHTS,
     check_files,
     read_config,
@@ -68,7 +68,7 @@ IMPOSSIBLE = -1e4  # score of a pair of words that is not a span, as in model.in
 
 
 class OnnxEngine:
-    """Runs two graphs: the encoder once per sentence, the denoiser at each step.
+    """Runs three graphs: two once per sentence, if it is denoised, and the denoiser at each step.
 
     Every thread works on its own batch or part of a batch: sharing the small matrices of one
     sentence among threads takes longer.
@@ -82,8 +82,8 @@ class OnnxEngine:
         self.schedule = Schedule(settings.diffusion.schedule, settings.diffusion.timesteps)
         self.coordinates = Coordinates(settings.diffusion.coordinates, settings.diffusion.scale)
         weights = Initializers(folder / WEIGHTS)
-        self.encoder = Graph(folder / ENCODER_FILE, weights)
-        self.denoiser = Graph(folder / DENOISER_FILE, weights)
+        graphs = (Graph(folder / name, weights) for name in GRAPHS)
+        self.encoder, self.sentence, self.denoiser = graphs
         self.beliefs: BeliefDenoiser | None = None
         if settings.decoder.beliefs:
             self.beliefs = BeliefDenoiser(beliefs_of(weights), self.schedule)
@@ -184,6 +184,8 @@ class OnnxEngine:
         if settings.steps == 0 or (self.beliefs is not None and own_candidates):
             assert spans is not None
             return read_initializer(sentence["initial_types"], spans, slots, self.exclusive)
+
+        sentence = sentence | self.sentence.run(sentence)
 
         def noise(step: int) -> np.ndarray:  # [B, 1, G + K, 2]
             return span_noise(inputs["keys"], settings.seed, step, own, first)
@@ -329,7 +331,7 @@ def load(folder: Path) -> tuple[OnnxEngine, SubwordTokenizer, Settings]:
         )
     settings = Settings.from_dict(config["settings"], str(file))
     numbers = _tokenizer_numbers(config.get("tokenizer"), file)
-    check_files(folder, config, ENCODER_FILE, DENOISER_FILE, WEIGHTS, BACKEND_FILE)
+    check_files(folder, config, *GRAPHS, WEIGHTS, BACKEND_FILE)
     path = folder / BACKEND_FILE
     try:
         backend = parse_backend(read_bounded(path, MAX_TOKENIZER))

@@ -168,9 +168,7 @@ class DiffusionNER:
         """The torch module."""
         network: Network | None = getattr(self.engine, "network", None)
         if network is None:
-            raise CheckpointError(
-                "an ONNX model has no torch module; load the folder it was exported from"
-            )
+            raise CheckpointError('an ONNX model has no torch module; load it with backend="torch"')
         return network
 
     @property

@@ -129,6 +129,8 @@ def check(
         )
     try:
         answer = _answer(engine, subwords, settings, stored["words"])
+    except CheckpointError:  # of a graph, which is opened when it runs
+        raise
     except Exception as error:  # a damaged model can raise anything
         raise CheckpointError(
             f"{folder}: the model cannot read a sentence ({type(error).__name__}: "
@@ -187,7 +189,7 @@ def _answer(
     whole = replace(subwords, word_limits=None)  # other windows are not damage
     corpus = EncodedCorpus([Sentence(words)], whole, settings.encoder)
     windows = np.arange(len(corpus))
-    inference = replace(inference, steps=1, spans=spans)
+    inference = replace(inference, steps=min(inference.steps, 1), spans=spans)
     found = PredictionTask(corpus, [0]).launch(engine, windows, inference)()
     offset = corpus.windows.offset[:, None, None]  # found: [B, 1, K]
     place = np.arange(len(words))[:, None, None, None]

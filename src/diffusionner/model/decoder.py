@@ -98,6 +98,12 @@ class EntityDecoder(nn.Module):
 
     def prepare(self, encoding: SentenceEncoding) -> PreparedSentence:
         """Compute everything that depends on the sentence alone."""
+        sentence = self.project(encoding)
+        sentence.initial = self.initial(encoding)
+        return sentence
+
+    def project(self, encoding: SentenceEncoding) -> PreparedSentence:
+        """Compute what the denoising steps share."""
         states = encoding.states
         starts, ends = self._pooling_tables(states)
         return PreparedSentence(
@@ -111,7 +117,6 @@ class EntityDecoder(nn.Module):
             right=self.right.words(states),
             starts=starts,
             ends=ends,
-            initial=self.initial(encoding),
             types=encoding.types,
         )
 

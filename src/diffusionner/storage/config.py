@@ -18,8 +18,9 @@ from diffusionner.word_limits import WordLimits
 FORMAT = "diffusionner"
 VERSION = 2
 WEIGHTS = "model.safetensors"
-ENCODER_FILE = "encoder.onnx"
-DENOISER_FILE = "denoiser.onnx"
+# Graphs: words to scores, what all steps share, and a step.
+ENCODER_FILE, SENTENCE_FILE, DENOISER_FILE = "encoder.onnx", "sentence.onnx", "denoiser.onnx"
+GRAPHS = (ENCODER_FILE, SENTENCE_FILE, DENOISER_FILE)
 STATE_FILE = "state.safetensors"  # training state for --resume; not part of the model
 CARD = "README.md"
 REPLAY_FILE = "replay.jsonl.gz"  # passages of a model with open labels, for fine-tuning

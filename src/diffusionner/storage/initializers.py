@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -35,13 +36,13 @@ class Initializers:
 
     def __init__(self, path: Path) -> None:
         try:
-            self.file = safe_open(path, "np")
-            self.names = frozenset(self.file.keys())
+            file: Any = safe_open(path, "np")
+            self.names: frozenset[str] = frozenset(file.keys())
         except (OSError, SafetensorError) as error:
             raise CheckpointError(
                 f"{path} is missing, truncated or damaged ({error}); copy the whole folder again"
             ) from error
-        self.path = path
+        self.file, self.path = file, path
 
     def read(self, name: str, integers: bool = False) -> np.ndarray:
         """Return a weight by its name in a graph. integers: int8 as it is stored."""
