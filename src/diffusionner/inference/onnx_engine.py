@@ -239,6 +239,8 @@ def _pad_slots(parts: Sequence[Candidates[np.ndarray]]) -> list[Candidates[np.nd
 
 def _pad(array: np.ndarray, count: int) -> np.ndarray:
     """Pad the third dimension with zeros."""
+    if array.shape[2] == count:
+        return array
     width = [(0, 0)] * array.ndim
     width[2] = (0, count - array.shape[2])
     return np.pad(array, width)
