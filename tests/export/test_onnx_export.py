@@ -17,7 +17,7 @@ from diffusionner import export as exporting
 from diffusionner.corpus import Sentence
 from diffusionner.errors import CheckpointError, SettingsError, WriteError
 from diffusionner.export import ExportError, export
-from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE
+from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE, SENTENCE_FILE
 from models import assert_same
 
 # F1 before and after
@@ -54,7 +54,8 @@ def test_int8_that_changes_f1_too_much_is_not_written(recorded, rich, dev, tmp_p
 
 def test_damaged_graphs_are_noticed(monkeypatch, rich, exported, dev, tmp_path, refused, project):
     def damaged(ner: DiffusionNER, folder: Path) -> None:
-        shutil.copy(exported / ENCODER_FILE, folder)
+        for name in (ENCODER_FILE, SENTENCE_FILE):
+            shutil.copy(exported / name, folder)
         model = onnx.load(exported / DENOISER_FILE, load_external_data=False)
         for node in model.graph.node:
             if node.op_type == "Add":
@@ -125,13 +126,13 @@ def test_unknown_backends_and_devices(project, exported, refused):
         with pytest.raises(SettingsError, match=r"unknown backend 'onxx'; did you mean 'onnx'\?"):
             DiffusionNER.from_pretrained(path, backend="onxx")
     with pytest.raises(SettingsError, match="backend onnx runs on the CPU, not on device 'cuda'"):
-        DiffusionNER.from_pretrained(exported, device="cuda")
+        DiffusionNER.from_pretrained(exported, device="cuda", backend="onnx")
     with pytest.raises(CheckpointError) as caught:
         DiffusionNER.from_pretrained(project / "model", backend="onnx")
     message = str(caught.value)
     assert f"'{project / 'model'}' is a torch model without encoder.onnx" in message
     assert f"diffusionner export OUTPUT --model '{project / 'model'}'" in message
-    assert "on the CPU" in refused("predict", "Ada", "--model", exported, "--device", "cuda:1")
+    assert "cannot be used" in refused("predict", "Ada", "--model", exported, "--device", "cuda:1")
 
 
 def test_backends_by_name(project, exported):

@@ -66,7 +66,7 @@ DAMAGES = {
     "half an encoder": (truncate(ENCODER_FILE), "encoder.onnx is not the file that was written"),
     "empty encoder": (truncate(ENCODER_FILE, 0), "encoder.onnx is not the file that was written"),
     "half a denoiser": (truncate(DENOISER_FILE), "denoiser.onnx is not the file that was written"),
-    "encoder as denoiser": (copy_encoder, "denoiser.onnx is missing or damaged"),
+    "encoder as denoiser": (copy_encoder, "denoiser.onnx is not the file that was written"),
     "no denoiser": (remove(DENOISER_FILE), "denoiser.onnx is missing or damaged"),
     "no weights": (remove(WEIGHTS), "model.safetensors is missing or damaged"),
     "half the weights": (truncate(WEIGHTS), "model.safetensors is not the file that was written"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from diffusionner.errors import DiffusionNERError, SettingsError, nearest
 from diffusionner.evaluation import score_sentences
 from diffusionner.export.graphs import write_graphs
 from diffusionner.export.int8 import quantise
+from diffusionner.export.rounding import EVENED, STORED
 from diffusionner.files import file_digest, write_atomically, write_folders
 from diffusionner.inference import self_test
 from diffusionner.inference.pickling import weight_versions
@@ -81,10 +82,10 @@ def export(
         _write_rest(ner, folder)
         if precision == "int8":
             progress("rounding the weights to int8")
-            stored = _int8_weights(ner)
-            rounded = quantise(folder, dev, keep=stored is not None)
-            if stored is not None:
-                shutil.copyfile(stored, folder / WEIGHTS)
+            stored = _stored_int8(ner)
+            rounded = quantise(folder, dev, replace(STORED, only=stored) if stored else EVENED)
+            if stored and ner.folder is not None:
+                shutil.copyfile(ner.folder / WEIGHTS, folder / WEIGHTS)
             else:
                 as_int8 = {name: torch.from_numpy(array) for name, array in rounded.items()}
                 _write_weights({**pack(ner.network.state_dict(), "float16"), **as_int8}, folder)
@@ -112,13 +113,13 @@ def export(
     return results[0]
 
 
-def _int8_weights(ner: DiffusionNER) -> Path | None:
-    """Return the weights file of a model, if it has int8 already: an export keeps it then."""
+def _stored_int8(ner: DiffusionNER) -> frozenset[str]:
+    """Return the tensors that a model's own file has in int8; an export keeps that file then."""
     unchanged = weight_versions(ner.engine) == ner.weight_versions
-    if ner.folder is None or not unchanged or not (ner.folder / WEIGHTS).exists():
-        return None
-    stored = read_header(ner.folder / WEIGHTS).values()
-    return ner.folder / WEIGHTS if any(one.dtype == "I8" for one in stored) else None
+    if ner.folder is None or not unchanged:
+        return frozenset()
+    stored = read_header(ner.folder / WEIGHTS)
+    return frozenset(name for name, tensor in stored.items() if tensor.dtype == "I8")
 
 
 def _write_weights(tensors: Mapping[str, Tensor], folder: Path) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from diffusionner.batching import EncodedCorpus
 from diffusionner.corpus import Sentence
 from diffusionner.diffusion import AUTO, gaussian_noise, mix_keys, span_slots
-from diffusionner.export.rounding import EVENED, STORED, InputSample, InputSteps, Rounding
+from diffusionner.export.rounding import EVENED, InputSample, InputSteps, Rounding
 from diffusionner.export.weights import reference, references, replace_initializers
 from diffusionner.inference.onnx_engine import OnnxEngine, best_spans, encoder_inputs
 from diffusionner.inference.onnx_graph import open_session
@@ -33,11 +33,11 @@ MIN_TABLE = 65_536  # size of an embedding table that is worth rounding
 
 
 def quantise(
-    folder: Path, sentences: Sequence[Sentence], keep: bool = False
+    folder: Path, sentences: Sequence[Sentence], rounding: Rounding = EVENED
 ) -> dict[str, np.ndarray]:
     """Rewrite the float32 graphs of a folder; return the int8 weights that they need.
 
-    sentences: a sample of typical input. keep: weights are those of an int8 file already.
+    sentences: a sample of typical input.
     """
     ner = DiffusionNER.from_pretrained(folder, backend="onnx")
     chosen = sentences[:: -(-len(sentences) // SAMPLE) or 1]
@@ -47,7 +47,6 @@ def quantise(
     labels = ner.engine.groups[0]
     feeds = [encoder_inputs(corpus.batch(rows)) | labels for rows in batches]
     weights = Initializers(folder / WEIGHTS)
-    rounding = STORED if keep else EVENED
     rounded: dict[str, np.ndarray] = {}
     # All before the first graph is rewritten.
     encoded = [{**feed, **ner.engine.encoder.run(feed)} for feed in feeds]
@@ -103,6 +102,8 @@ def _sample_inputs(
     import onnx
 
     ordered = sorted(sizes)
+    if not ordered:  # of a graph without matrices that are worth rounding
+        return {}
     watched = onnx.ModelProto()
     watched.CopyFrom(model)
     del watched.graph.output[:]
@@ -148,7 +149,7 @@ class _Rewriter:
             for node in graph.node
             if node.op_type == "Gather"
             and node.input[0] in self.arrays
-            and node.input[0] not in rounded
+            and self._may_round(node.input[0])
             and self.arrays[node.input[0]].size >= MIN_TABLE
         ]
 
@@ -165,9 +166,13 @@ class _Rewriter:
             parts = [node.input[1] for node in nodes]
             alone = len(set(parts)) == len(parts) and all(self.reads[part] == 1 for part in parts)
             whole = parts == [name + TRANSPOSED] or len(parts) == 2
-            if alone and whole and name not in self.rounded:
+            if alone and whole and self._may_round(name):
                 chosen[name] = nodes
         return chosen
+
+    def _may_round(self, tensor: str) -> bool:
+        only = self.rounding.only
+        return tensor not in self.rounded and (only is None or tensor in only)
 
     def read_by_products(self) -> dict[str, list[np.ndarray]]:
         """Return the matrices that each tensor is multiplied with."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 MAX_INT8 = 127
+INPUT_STEPS = 255
 SMALL_ERROR = 0.01  # relative error of a product that is not worth multiplying by factors
 ROWS = 32  # sampled from each tensor, to measure errors on
 
@@ -52,9 +53,9 @@ class Rounding:
     Without VNNI, CPUs add the products of two adjacent weights and inputs in 16 bits.
     """
 
-    input_steps: int
     pair_steps: int | None  # of two adjacent weights; None: each of them has 127
     balances: tuple[float, ...]  # shares of a channel's range that may move into its weights
+    only: frozenset[str] | None = None  # tensors to round; None: all that are worth it
 
     def round_weights(self, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return weights [K, N] as integers [K, N] and the step of each column [N]."""
@@ -89,7 +90,7 @@ class Rounding:
 
     def _steps(self, sample: InputSample, factors: np.ndarray) -> InputSteps:
         low, high = float((sample.low / factors).min()), float((sample.high / factors).max())
-        step = max(high - low, 1e-6) / self.input_steps
+        step = max(high - low, 1e-6) / INPUT_STEPS
         return InputSteps(factors, step, round(-low / step))
 
     def _rounded_product(
@@ -97,11 +98,10 @@ class Rounding:
     ) -> np.ndarray:
         integers, of_column = self.round_weights(weights * steps.factors[:, None])
         rounded = np.rint(rows / (steps.factors * steps.step)) + steps.zero
-        rounded = np.clip(rounded, 0, self.input_steps) - steps.zero
+        rounded = np.clip(rounded, 0, INPUT_STEPS) - steps.zero
         return np.asarray((rounded * steps.step) @ (integers * of_column))
 
 
-# 127 x 255 < 2**15, also if both weights of a pair are rounded up.
-EVENED = Rounding(input_steps=255, pair_steps=127, balances=(0.7, 0.85, 1.0))
-# Weights as `packing.pack` rounds them, which two of 127 bits each would overflow with 255 steps.
-STORED = Rounding(input_steps=127, pair_steps=None, balances=())
+# 128 x 255 < 2**15, which is the sum if both weights of a pair are rounded up.
+EVENED = Rounding(pair_steps=127, balances=(0.7, 0.85, 1.0))
+STORED = Rounding(pair_steps=None, balances=())  # weights as `packing.pack` rounds them
