@@ -52,15 +52,15 @@ docs: .venv/ready
 # After a version was changed in requirements.txt: its hashes, and the pins of the Dockerfile, which
 # are a subset. Needs uv. requirements-torch.txt is maintained by hand.
 COMPILE := uv pip compile --quiet --generate-hashes --no-annotate --custom-compile-command "make pins"
-SERVE := fastapi numpy prometheus-client PyYAML regex rich scipy setuptools tokenizers typer uvicorn
+SERVE := fastapi numpy onnxruntime prometheus-client PyYAML regex rich safetensors setuptools tokenizers typer uvicorn
 OF_TORCH := filelock fsspec jinja2 networkx sympy typing-extensions
 FOR_IMAGE := --constraint requirements.txt --python-version 3.12 --python-platform linux
 pins:
 	grep --only-matching '^[^ #]*==[^ ]*' requirements.txt > requirements.in
 	$(COMPILE) --no-deps --python-version 3.11.5 requirements.in --output-file requirements.txt
-	printf '%s\n' $(SERVE) onnxruntime > requirements.in
+	printf '%s\n' $(SERVE) > requirements.in
 	$(COMPILE) $(FOR_IMAGE) requirements.in --output-file requirements-serve-onnx.txt
-	printf '%s\n' $(SERVE) safetensors transformers $(OF_TORCH) > requirements.in
+	printf '%s\n' $(SERVE) transformers $(OF_TORCH) > requirements.in
 	$(COMPILE) $(FOR_IMAGE) requirements.in --output-file requirements-serve.txt
 	rm requirements.in
 
@@ -71,7 +71,7 @@ OLDEST := .venv-oldest/bin/python
 check-oldest:
 	$(PYTHON) -m venv --clear .venv-oldest
 	$(OLDEST) $(INSTALL) --constraint requirements-oldest.txt torch==2.11.0 \
-	  --editable '.[train,onnx,serve,formats]' $(MODELS) $(RANGE_TOOLS)
+	  --editable '.[train,serve,formats]' $(MODELS) $(RANGE_TOOLS)
 	$(OLDEST) $(PYTEST) $(RANGE_TESTS)
 	$(OLDEST) $(INSTALL) --constraint requirements-oldest.txt torch==2.13.0 --editable '.[export]'
 	$(OLDEST) $(PYTEST) tests/export

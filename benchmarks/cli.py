@@ -10,6 +10,7 @@ from benchmarks import (
     compare_spacy,
     convert_large,
     flat_views,
+    footprint,
     host_time,
     messy,
     page_screenshots,
@@ -42,6 +43,7 @@ app.command("speed")(speed.speed)
 app.command("profile")(profile_parts.profile_parts)
 app.command("host")(host_time.host_time)
 app.command("threads")(threads.threads)
+app.command("footprint")(footprint.footprint)
 app.command("spacy")(compare_spacy.compare_spacy)
 app.command("serve")(serve_load.serve_load)
 app.command("work")(service_work.service_work)

@@ -202,7 +202,7 @@ def test_settings_on_a_terminal_are_named_in_full(cli, monkeypatch, columns):
 @pytest.mark.parametrize(
     ("package", "arguments", "install"),
     [
-        ("torch", "train config.yaml", "pip install .\n"),
+        ("torch", "train config.yaml", "pip install '.[train]'\n"),
         ("safetensors", "export new --dev dev.jsonl", "pip install .\n"),
         ("uvicorn", "serve", "pip install '.[serve]'\n"),
     ],

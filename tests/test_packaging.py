@@ -16,6 +16,7 @@ import yaml
 from packaging.requirements import Requirement
 
 import diffusionner
+from diffusionner.storage.config import ENCODER_FILE
 from diffusionner.storage.registry import PROVIDED
 from models import lively_model
 
@@ -106,7 +107,9 @@ def test_model_packages(name):
     project = read_project(folder)["project"]
     assert project["entry-points"]["diffusionner.models"] == {name: f"diffusionner_{name}"}
     major, minor, _ = diffusionner.__version__.split(".")
-    assert project["dependencies"] == [f"diffusionner>={major}.{minor},<{major}.{int(minor) + 1}"]
+    extra = "" if (folder / f"diffusionner_{name}" / ENCODER_FILE).exists() else "[torch]"
+    bounds = f">={major}.{minor},<{major}.{int(minor) + 1}"
+    assert project["dependencies"] == [f"diffusionner{extra}{bounds}"]
     assert project["version"].startswith(f"{major}.{minor}.")
     notices = [(folder / file).read_text(encoding="utf-8") for file in project["license-files"]]
     assert f"SPDX-License-Identifier: {project['license']}\n" in "".join(notices)
@@ -124,9 +127,11 @@ def test_the_lower_bounds_are_those_of_check_oldest():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     pinned = dict(line.split("==") for line in lines if "==" in line)
     pinned["torch"] = re.search(r"torch==([\d.]+)", makefile)[1]  # export needs a newer one
-    tried = ["train", "export", "onnx", "serve"]  # and those that make up `formats`
+    tried = ["evaluate", "train", "torch", "export", "serve"]  # and those of `formats`
     tried += re.search(r"\[(.*)\]", extras["formats"][0])[1].split(",")
     for requirement in project["dependencies"] + [r for extra in tried for r in extras[extra]]:
+        if requirement.startswith("diffusionner["):
+            continue
         name, bound = re.match(r"([\w-]+)>=([\d.]+)", requirement).groups()
         if (name, bound) == ("torch", "2.13"):
             assert f"torch=={bound}.0 --editable '.[export]'" in makefile

@@ -195,5 +195,5 @@ def test_a_model_that_does_not_load_stops_the_service(model, tmp_path):
     command = [sys.executable, "-m", "diffusionner", "serve", "--model", str(broken), "--port", "0"]
     done = subprocess.run(command, capture_output=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert b"encoder.onnx is missing, truncated or damaged" in done.stderr
+    assert b"encoder.onnx is not the file that was written with its config.json" in done.stderr
     assert b"Traceback" not in done.stderr

@@ -220,6 +220,9 @@ from diffusionner import DiffusionNER
 ner = DiffusionNER.from_pretrained("exported")
 words = json.load(open("words.json", encoding="utf-8"))
 given = [one.entities for one in ner.refine_pipe(((w, [(0, 1)]) for w in words if w), only=True)]
+sys.modules["scipy"] = None
+ner("Ada met Charles.", start="noise", steps=2)
+ner.steps("Ada met Charles.")
 print(json.dumps([ner.predict_tokens(words), list(ner.pipe(json.loads(input()))), given]))
 """
     program = program.replace("input()", repr(json.dumps(TEXTS)))

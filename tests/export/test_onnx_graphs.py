@@ -6,11 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import torch
 from exports import arrays_in, graph_in, own_dev, with_graphs_of
-from safetensors.numpy import load_file, save_file
 
 from diffusionner import DiffusionNER
 from diffusionner import export as exporting
@@ -26,11 +24,9 @@ from diffusionner.export.graphs import (
     SentenceGraph,
     for_graphs,
 )  # fmt: skip
-from diffusionner.inference import onnx_graph
 from diffusionner.inference.onnx_engine import encoder_inputs
 from diffusionner.model.decoder import read_out
 from diffusionner.storage.config import GRAPHS, WEIGHTS
-from diffusionner.storage.initializers import Initializers
 from models import assert_same, lively_model
 
 # float32
@@ -209,20 +205,6 @@ def test_int8_entities_do_not_depend_on_the_batch(int8, sentences, docs, number)
         assert_same(again, expected)
 
 
-def test_weights_stored_in_int8_are_kept(int8, rich, sentences, tmp_path):
-    rich.save_pretrained(tmp_path / "model", "int8")
-    stored = DiffusionNER.from_pretrained(tmp_path / "model")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(exporting.LIMITS, "int8", 100)
-        export(stored, tmp_path / "new", own_dev(stored, sentences), "int8")
-    before, after = (tmp_path / name / WEIGHTS for name in ("model", "new"))
-    assert before.read_bytes() == after.read_bytes()
-    found = DiffusionNER.from_pretrained(tmp_path / "new", backend="torch").predict_tokens(
-        sentences
-    )
-    assert_same(found, stored.predict_tokens(sentences))
-
-
 def test_int8_predicts(int8, sentences):
     ner = DiffusionNER.from_pretrained(int8)
     found = ner.predict_tokens(sentences)
@@ -230,28 +212,3 @@ def test_int8_predicts(int8, sentences):
     assert found == ner.predict_tokens(sentences)
     for words, entities in zip(sentences, found, strict=True):
         assert all(0 <= e.start < e.end <= len(words) and 0 <= e.score <= 1 for e in entities)
-
-
-def test_sums_of_weights_that_take_no_care_are_noticed(int8, monkeypatch):
-    """CPUs without VNNI need another way for them, which is not run here."""
-    chosen: list[str] = []
-    options = onnxruntime.SessionOptions
-
-    class Watched(options):
-        def add_session_config_entry(self, name, value):
-            chosen.append(f"{name}={value}")
-            options.add_session_config_entry(self, name, value)
-
-    monkeypatch.setattr(onnxruntime, "SessionOptions", Watched)
-    DiffusionNER.from_pretrained(int8)
-    assert chosen == []
-    path = int8 / WEIGHTS
-    generator = np.random.default_rng(0)
-    full = generator.integers(-127, 128, size=(64, 24), dtype=np.int8)
-    assert onnx_graph._overflows(full) and not onnx_graph._overflows(full // 2)
-    tensors = load_file(path)
-    loud = {n: t if t.dtype != np.int8 else np.sign(t) * np.int8(127) for n, t in tensors.items()}
-    save_file(loud, path.with_name("loud"))
-    weights = Initializers(path.with_name("loud"))
-    onnx_graph.Graph(int8 / GRAPHS[0], weights)._open()
-    assert chosen == ["session.x64quantprecision=1"]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,15 +17,13 @@ from diffusionner.errors import DiffusionNERError, SettingsError, nearest
 from diffusionner.evaluation import score_sentences
 from diffusionner.export.graphs import write_graphs
 from diffusionner.export.int8 import quantise
-from diffusionner.export.rounding import EVENED, STORED
 from diffusionner.files import file_digest, write_atomically, write_folders
 from diffusionner.inference import self_test
-from diffusionner.inference.pickling import weight_versions
 from diffusionner.inference.pipeline import DiffusionNER
 from diffusionner.model.network import DenoisingNetwork
 from diffusionner.storage.checkpoint import model_config, tensor_writer, tokenizer_files
 from diffusionner.storage.config import GRAPHS, WEIGHTS, config_bytes
-from diffusionner.storage.packing import pack, read_header
+from diffusionner.storage.packing import pack
 
 # Maximum change of F1 on dev, in points.
 LIMITS = {"float32": 0.1, "int8": 0.5}
@@ -52,10 +49,7 @@ def export(
     precision: str = "float32",
     progress: Callable[[str], None] = lambda stage: None,
 ) -> Exported:
-    """Write a folder that both backends read; raise ExportError if F1 on dev changes too much.
-
-    Weights that are stored in int8 stay as they are.
-    """
+    """Write a folder that both backends read; raise ExportError if F1 on dev changes too much."""
     ner.settings.require_denoising("an export for ONNX Runtime")
     if precision not in LIMITS:
         raise SettingsError(f"unknown precision '{precision}'; {nearest(precision, LIMITS)}")
@@ -82,13 +76,8 @@ def export(
         _write_rest(ner, folder)
         if precision == "int8":
             progress("rounding the weights to int8")
-            stored = _stored_int8(ner)
-            rounded = quantise(folder, dev, replace(STORED, only=stored) if stored else EVENED)
-            if stored and ner.folder is not None:
-                shutil.copyfile(ner.folder / WEIGHTS, folder / WEIGHTS)
-            else:
-                as_int8 = {name: torch.from_numpy(array) for name, array in rounded.items()}
-                _write_weights({**pack(ner.network.state_dict(), "float16"), **as_int8}, folder)
+            as_int8 = {n: torch.from_numpy(array) for n, array in quantise(folder, dev).items()}
+            _write_weights({**pack(ner.network.state_dict(), "float16"), **as_int8}, folder)
             _write_rest(ner, folder)
         progress("comparing on dev")
         written = DiffusionNER.from_pretrained(folder, backend="onnx")
@@ -111,15 +100,6 @@ def export(
 
     write_folders({output: fill})
     return results[0]
-
-
-def _stored_int8(ner: DiffusionNER) -> frozenset[str]:
-    """Return the tensors that a model's own file has in int8; an export keeps that file then."""
-    unchanged = weight_versions(ner.engine) == ner.weight_versions
-    if ner.folder is None or not unchanged:
-        return frozenset()
-    stored = read_header(ner.folder / WEIGHTS)
-    return frozenset(name for name, tensor in stored.items() if tensor.dtype == "I8")
 
 
 def _write_weights(tensors: Mapping[str, Tensor], folder: Path) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from diffusionner.batching import EncodedCorpus
 from diffusionner.corpus import Sentence
 from diffusionner.diffusion import AUTO, gaussian_noise, mix_keys, span_slots
-from diffusionner.export.rounding import EVENED, InputSample, InputSteps, Rounding
+from diffusionner.export.rounding import InputSample, InputSteps, choose_steps, round_weights
 from diffusionner.export.weights import reference, references, replace_initializers
 from diffusionner.inference.onnx_engine import OnnxEngine, best_spans, encoder_inputs
 from diffusionner.inference.onnx_graph import open_session
@@ -32,9 +32,7 @@ MIN_COLUMNS = 16  # narrower products are faster in float32
 MIN_TABLE = 65_536  # size of an embedding table that is worth rounding
 
 
-def quantise(
-    folder: Path, sentences: Sequence[Sentence], rounding: Rounding = EVENED
-) -> dict[str, np.ndarray]:
+def quantise(folder: Path, sentences: Sequence[Sentence]) -> dict[str, np.ndarray]:
     """Rewrite the float32 graphs of a folder; return the int8 weights that they need.
 
     sentences: a sample of typical input.
@@ -53,7 +51,7 @@ def quantise(
     shared = [{**feed, **ner.engine.sentence.run(feed)} for feed in encoded]
     steps = _denoiser_feeds(ner.engine, shared)
     for name, sample in zip(GRAPHS, (feeds, encoded, steps), strict=True):
-        _rewrite(folder / name, weights, sample, rounding, rounded)
+        _rewrite(folder / name, weights, sample, rounded)
     return rounded
 
 
@@ -79,14 +77,13 @@ def _rewrite(
     path: Path,
     weights: Initializers,
     feeds: Iterable[Feed],
-    rounding: Rounding,
     rounded: dict[str, np.ndarray],
 ) -> None:
     """Rewrite a graph. rounded: tensors of model.safetensors in int8, which this adds to."""
     import onnx
 
     model = onnx.load(path, load_external_data=False)
-    rewriter = _Rewriter(model.graph, weights, rounding, rounded)
+    rewriter = _Rewriter(model.graph, weights, rounded)
     sizes = {name: len(matrices[0]) for name, matrices in rewriter.read_by_products().items()}
     for name, inputs in _sample_inputs(model, weights, sizes, feeds).items():
         rewriter.choose_steps(name, inputs)
@@ -128,13 +125,11 @@ class _Rewriter:
         self,
         graph: Any,
         weights: Initializers,
-        rounding: Rounding,
         rounded: dict[str, np.ndarray],
     ) -> None:
         from onnx import TensorProto
 
         self.graph = graph
-        self.rounding = rounding
         self.rounded = rounded
         self.kept = {one.name: one for one in graph.initializer}
         floats = (n for n, kind in references(graph).items() if kind == TensorProto.FLOAT)
@@ -149,7 +144,7 @@ class _Rewriter:
             for node in graph.node
             if node.op_type == "Gather"
             and node.input[0] in self.arrays
-            and self._may_round(node.input[0])
+            and node.input[0] not in rounded
             and self.arrays[node.input[0]].size >= MIN_TABLE
         ]
 
@@ -166,13 +161,9 @@ class _Rewriter:
             parts = [node.input[1] for node in nodes]
             alone = len(set(parts)) == len(parts) and all(self.reads[part] == 1 for part in parts)
             whole = parts == [name + TRANSPOSED] or len(parts) == 2
-            if alone and whole and self._may_round(name):
+            if alone and whole and name not in self.rounded:
                 chosen[name] = nodes
         return chosen
-
-    def _may_round(self, tensor: str) -> bool:
-        only = self.rounding.only
-        return tensor not in self.rounded and (only is None or tensor in only)
 
     def read_by_products(self) -> dict[str, list[np.ndarray]]:
         """Return the matrices that each tensor is multiplied with."""
@@ -184,7 +175,7 @@ class _Rewriter:
 
     def choose_steps(self, name: str, inputs: InputSample) -> None:
         matrices = self.read_by_products()[name]
-        self.steps[name] = self.rounding.choose_steps(inputs, np.concatenate(matrices, 1))
+        self.steps[name] = choose_steps(inputs, np.concatenate(matrices, 1))
 
     def finish(self) -> None:
         """Replace products and tables by those of integers."""
@@ -217,7 +208,7 @@ class _Rewriter:
         """Round a matrix [K, N], whose parts are multiplied with inputs of their own."""
         factors = np.concatenate([self.steps[node.input[0]].factors for node in products])
         matrix = np.concatenate([self.arrays[node.input[1]] for node in products])
-        integers, steps = self.rounding.round_weights(matrix * factors[:, None])
+        integers, steps = round_weights(matrix * factors[:, None])
         self.rounded[tensor] = np.ascontiguousarray(integers.T)
         self.rounded[tensor + SCALE] = steps
         self._refer(tensor + SCALE, steps)

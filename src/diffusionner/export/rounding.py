@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-MAX_INT8 = 127
 INPUT_STEPS = 255
+# Of two adjacent weights: without VNNI, CPUs add their products with two inputs in 16 bits.
+PAIR_STEPS = 127  # at most 128 when both are rounded up, and 128 x 255 < 2**15
+BALANCES = (0.7, 0.85, 1.0)  # share of a channel's range that moves into its weights
 SMALL_ERROR = 0.01  # relative error of a product that is not worth multiplying by factors
 ROWS = 32  # sampled from each tensor, to measure errors on
 
@@ -46,62 +48,40 @@ class InputSteps:
     zero: int
 
 
-@dataclass(frozen=True)
-class Rounding:
-    """How weights and inputs become integers.
-
-    Without VNNI, CPUs add the products of two adjacent weights and inputs in 16 bits.
-    """
-
-    pair_steps: int | None  # of two adjacent weights; None: each of them has 127
-    balances: tuple[float, ...]  # shares of a channel's range that may move into its weights
-    only: frozenset[str] | None = None  # tensors to round; None: all that are worth it
-
-    def round_weights(self, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return weights [K, N] as integers [K, N] and the step of each column [N]."""
-        largest = np.abs(matrix).max(0) / MAX_INT8
-        if self.pair_steps is not None:
-            pairs = np.pad(matrix, ((0, len(matrix) % 2), (0, 0)))
-            pairs = pairs.reshape(-1, 2, matrix.shape[1])
-            up, down = np.maximum(pairs, 0).sum(1), np.maximum(-pairs, 0).sum(1)
-            largest = np.maximum(up, down).max(0) / self.pair_steps
-        steps = np.maximum(largest, 1e-9)
-        return np.rint(matrix / steps).astype(np.int8), steps.astype(np.float32)
-
-    def choose_steps(self, sample: InputSample, weights: np.ndarray) -> InputSteps:
-        """Return the steps with the smallest error in the product with weights [K, N]."""
-        rows = sample.rows
-        product = rows @ weights
-        varies = max(float(np.linalg.norm(product - product.mean(0))), 1e-9) if len(rows) else 1.0
-
-        def error(steps: InputSteps) -> float:
-            difference = self._rounded_product(rows, weights, steps) - product
-            return float(np.linalg.norm(difference)) / varies
-
-        plain = self._steps(sample, np.ones(len(weights), np.float32))
-        if not self.balances or error(plain) < SMALL_ERROR:
-            return plain
-        range_ = np.maximum(np.maximum(sample.high, -sample.low), 1e-6)
-        strength = np.maximum(np.abs(weights).max(1), 1e-6)
-        evened = [
-            self._steps(sample, range_**share / strength ** (1 - share)) for share in self.balances
-        ]
-        return min((plain, *evened), key=error)
-
-    def _steps(self, sample: InputSample, factors: np.ndarray) -> InputSteps:
-        low, high = float((sample.low / factors).min()), float((sample.high / factors).max())
-        step = max(high - low, 1e-6) / INPUT_STEPS
-        return InputSteps(factors, step, round(-low / step))
-
-    def _rounded_product(
-        self, rows: np.ndarray, weights: np.ndarray, steps: InputSteps
-    ) -> np.ndarray:
-        integers, of_column = self.round_weights(weights * steps.factors[:, None])
-        rounded = np.rint(rows / (steps.factors * steps.step)) + steps.zero
-        rounded = np.clip(rounded, 0, INPUT_STEPS) - steps.zero
-        return np.asarray((rounded * steps.step) @ (integers * of_column))
+def round_weights(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return weights [K, N] as integers [K, N] and the step of each column [N]."""
+    pairs = np.pad(matrix, ((0, len(matrix) % 2), (0, 0))).reshape(-1, 2, matrix.shape[1])
+    up, down = np.maximum(pairs, 0).sum(1), np.maximum(-pairs, 0).sum(1)
+    steps = np.maximum(np.maximum(up, down).max(0), 1e-9) / PAIR_STEPS
+    return np.rint(matrix / steps).astype(np.int8), steps.astype(np.float32)
 
 
-# 128 x 255 < 2**15, which is the sum if both weights of a pair are rounded up.
-EVENED = Rounding(pair_steps=127, balances=(0.7, 0.85, 1.0))
-STORED = Rounding(pair_steps=None, balances=())  # weights as `packing.pack` rounds them
+def choose_steps(sample: InputSample, weights: np.ndarray) -> InputSteps:
+    """Return the steps with the smallest error in the product with weights [K, N]."""
+    rows = sample.rows
+    product = rows @ weights
+    varies = max(float(np.linalg.norm(product - product.mean(0))), 1e-9) if len(rows) else 1.0
+
+    def error(steps: InputSteps) -> float:
+        return float(np.linalg.norm(_rounded_product(rows, weights, steps) - product)) / varies
+
+    plain = _steps(sample, np.ones(len(weights), np.float32))
+    if error(plain) < SMALL_ERROR:
+        return plain
+    range_ = np.maximum(np.maximum(sample.high, -sample.low), 1e-6)
+    strength = np.maximum(np.abs(weights).max(1), 1e-6)
+    evened = (_steps(sample, range_**share / strength ** (1 - share)) for share in BALANCES)
+    return min((plain, *evened), key=error)
+
+
+def _steps(sample: InputSample, factors: np.ndarray) -> InputSteps:
+    low, high = float((sample.low / factors).min()), float((sample.high / factors).max())
+    step = max(high - low, 1e-6) / INPUT_STEPS
+    return InputSteps(factors, step, round(-low / step))
+
+
+def _rounded_product(rows: np.ndarray, weights: np.ndarray, steps: InputSteps) -> np.ndarray:
+    integers, of_column = round_weights(weights * steps.factors[:, None])
+    rounded = np.rint(rows / (steps.factors * steps.step)) + steps.zero
+    rounded = np.clip(rounded, 0, INPUT_STEPS) - steps.zero
+    return np.asarray((rounded * steps.step) @ (integers * of_column))

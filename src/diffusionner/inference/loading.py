@@ -45,8 +45,8 @@ def load(
         if error.name != "torch":
             raise
         raise CheckpointError(
-            f"'{path}' is not an exported model, and others need the package 'torch'; install "
-            "it, or run `diffusionner export` on a machine that has it"
+            f"'{path}' is not an exported model, and others need the package 'torch'; install it "
+            "with `pip install '.[torch]'`, or run `diffusionner export` on a machine that has it"
         ) from error
     from diffusionner.storage import checkpoint
 

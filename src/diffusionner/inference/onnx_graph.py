@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from diffusionner.errors import CheckpointError, first_line
-from diffusionner.storage.initializers import TRANSPOSED, Initializers
+from diffusionner.storage.initializers import Initializers
 from diffusionner.storage.onnx_file import INT8, check_graph
 
 
@@ -60,10 +58,8 @@ def open_session(graph: Path | bytes, weights: Initializers, types: Mapping[str,
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # it warns that lengths differ from the example's
     options.intra_op_num_threads = 1
-    values = {name: weights.read(name, kind == INT8) for name, kind in types.items()}
-    shared = [onnxruntime.OrtValue.ortvalue_from_numpy(value) for value in values.values()]
-    if any(TRANSPOSED in name and _overflows(value) for name, value in values.items()):
-        options.add_session_config_entry("session.x64quantprecision", "1")
+    values = [weights.read(name, kind == INT8) for name, kind in types.items()]
+    shared = [onnxruntime.OrtValue.ortvalue_from_numpy(value) for value in values]
     options.add_external_initializers(list(types), shared)
     return onnxruntime.InferenceSession(
         graph,
@@ -72,18 +68,3 @@ def open_session(graph: Path | bytes, weights: Initializers, types: Mapping[str,
         # It makes one node of two, but a slower one.
         disabled_optimizers=["SkipLayerNormFusion"],
     )
-
-
-def _overflows(matrix: np.ndarray) -> bool:
-    """Return whether two products of int8 weights and bytes may not fit into 16 bits.
-
-    CPUs without VNNI add them so, unless ONNX Runtime takes a slower way. A few rows of a matrix
-    tell: exports round weights so that the sums fit, other int8 weights take no care.
-    """
-    if len(matrix) < 2 or matrix.dtype != np.int8:
-        return False
-    few = matrix[: min(len(matrix), 32) // 2 * 2].astype(np.int32)
-    sums = (
-        np.add.reduceat(part, np.arange(0, len(few), 2)) for part in (few.clip(0), few.clip(max=0))
-    )
-    return any(255 * int(np.abs(sum).max()) >= 2**15 for sum in sums)
