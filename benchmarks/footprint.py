@@ -37,7 +37,8 @@ def footprint(
     """Install the library and models into a new environment, and measure what that takes.
 
     Prints the time and size of the installation, and for each model the time from the start of a
-    program to the entities of a first sentence, and its peak memory. Needs an index of packages, and Linux.
+    program to the entities of a first sentence, and its peak memory. Needs Linux and an
+    index of packages.
     """
     packages = [model.resolve() for model in models if (model / "pyproject.toml").exists()]
     with tempfile.TemporaryDirectory() as scratch:
