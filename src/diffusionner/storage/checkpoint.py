@@ -171,6 +171,7 @@ def load(folder: str | Path) -> tuple[Network, SubwordTokenizer, Settings]:
     folder = Path(folder)
     config = read_config(folder, "encoder_config")
     settings = Settings.from_dict(config["settings"], str(folder / "config.json"))
+    word_limits = read_word_limits(config, folder / "config.json")
     weights = folder / WEIGHTS
     stored = read_header(weights)
     try:
@@ -194,7 +195,7 @@ def load(folder: str | Path) -> tuple[Network, SubwordTokenizer, Settings]:
     check_files(folder, config)
     load_weights(network, weights, assign=True)
     tokenizer = _read_tokenizer(folder, transformer, has_digests="files" in config)
-    tokenizer.word_limits = read_word_limits(config, folder / "config.json")
+    tokenizer.word_limits = word_limits
     return network.eval(), tokenizer, settings
 
 
