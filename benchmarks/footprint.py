@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import tempfile
 import time
 import venv
@@ -31,7 +30,6 @@ def footprint(
     models: Annotated[
         list[Path], typer.Argument(help="Model packages (models/en) or folders of models.")
     ],
-    python: Annotated[str, typer.Option(help="The Python to install with.")] = sys.executable,
     repeats: int = 5,
 ) -> None:
     """Install the library and models into a new environment, and measure what that takes.
@@ -42,10 +40,7 @@ def footprint(
     """
     packages = [model.resolve() for model in models if (model / "pyproject.toml").exists()]
     with tempfile.TemporaryDirectory() as scratch:
-        if python == sys.executable:
-            venv.create(scratch, with_pip=True)
-        else:
-            _run(python, "-m", "venv", scratch)
+        venv.create(scratch, with_pip=True)
         own = Path(scratch) / "bin" / "python"
         empty = _megabytes(Path(scratch))
         started = time.perf_counter()

@@ -82,9 +82,9 @@ def test_graphs_have_no_weights_of_their_own(exported, int8):
             assert (folder / name).stat().st_size < 200_000
 
 
-@pytest.mark.parametrize("changes", ["float32", "int8"])
-def test_both_backends_read_one_folder(request, exported, int8, sentences, changes):
-    folder = exported if changes == "float32" else int8
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_both_backends_read_one_folder(exported, int8, sentences, precision):
+    folder = exported if precision == "float32" else int8
     onnx_model = DiffusionNER.from_pretrained(folder)
     torch_model = DiffusionNER.from_pretrained(folder, backend="torch")
     assert not hasattr(onnx_model.engine, "network") and torch_model.network is not None
@@ -96,8 +96,8 @@ def test_both_backends_read_one_folder(request, exported, int8, sentences, chang
         expected = torch_model.network.encode(batch.map(torch.from_numpy)).states.numpy()
     found = onnx_model.engine.encoder.run(encoder_inputs(batch))["states"]
     apart = np.linalg.norm(found - expected) / np.linalg.norm(expected)
-    assert apart < (1e-5 if changes == "float32" else 0.05)
-    if changes == "float32":
+    assert apart < (1e-5 if precision == "float32" else 0.05)
+    if precision == "float32":
         assert_same(onnx_model.predict_tokens(sentences), torch_model.predict_tokens(sentences))
 
 

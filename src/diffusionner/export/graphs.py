@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from diffusionner.batching import DEVICE_ARRAYS, Batch, EncodedCorpus
 from diffusionner.corpus import Sentence
@@ -22,7 +21,7 @@ from diffusionner.diffusion import Candidates
 from diffusionner.export.weights import take_out
 from diffusionner.inference.onnx_engine import LABEL_INPUTS, label_inputs
 from diffusionner.inference.pipeline import DiffusionNER
-from diffusionner.model.decoder import PreparedSentence, read_out
+from diffusionner.model.decoder import PreparedSentence, read_out, sinusoids
 from diffusionner.model.encoder import LabelVectors, SentenceEncoding
 from diffusionner.model.initializer import SpanScores
 from diffusionner.model.network import DenoisingNetwork
@@ -157,10 +156,7 @@ class _TimestepRows:
         self.size = size
 
     def __getitem__(self, t: Tensor) -> Tensor:
-        half = self.size // 2
-        rates = torch.exp(-math.log(10_000) * torch.arange(half) / half)
-        angles = t[..., None] * rates
-        return F.pad(torch.cat([angles.sin(), angles.cos()], -1), (0, self.size - 2 * half))
+        return sinusoids(t, self.size)
 
 
 class _Graph(nn.Module):
@@ -170,7 +166,7 @@ class _Graph(nn.Module):
 
 
 class EncoderGraph(_Graph):
-    """Words to their states, and to the scores of all spans."""
+    """Encode words and score all spans."""
 
     def __init__(self, network: DenoisingNetwork) -> None:
         super().__init__(network)
@@ -219,7 +215,7 @@ class EncoderGraph(_Graph):
 
 
 class SentenceGraph(_Graph):
-    """What all steps share."""
+    """Compute what all denoising steps share."""
 
     def forward(self, lengths: Tensor, states: Tensor) -> tuple[Tensor, ...]:
         mask = torch.arange(states.shape[1]) < lengths[:, None]

@@ -9,7 +9,7 @@ from diffusionner.errors import CheckpointError, SettingsError, nearest
 from diffusionner.inference import self_test
 from diffusionner.inference.engine import Engine
 from diffusionner.settings import Settings
-from diffusionner.storage.config import DENOISER_FILE, ENCODER_FILE
+from diffusionner.storage.config import GRAPHS
 
 BACKENDS = ("torch", "onnx")
 
@@ -25,7 +25,7 @@ def load(
 
     The arguments are those of `DiffusionNER.from_pretrained`.
     """
-    exported = any((path / file).exists() for file in (ENCODER_FILE, DENOISER_FILE))
+    exported = any((path / file).exists() for file in GRAPHS)
     if backend is None:
         on_cpu = device in (None, "cpu") and precision is None
         backend = "onnx" if exported and on_cpu else "torch"

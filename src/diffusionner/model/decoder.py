@@ -296,10 +296,15 @@ class OffsetScores(nn.Module):
 
 
 def sinusoidal_table(rows: int, size: int) -> Tensor:
-    """Return E_t for t = 0..rows-1, [rows, size] (Vaswani et al.)."""
+    """Return E_t for t = 0..rows-1, [rows, size]."""
+    return sinusoids(torch.arange(rows), size)
+
+
+def sinusoids(positions: Tensor, size: int) -> Tensor:
+    """Return sines and cosines of positions: [...] → [..., size] (Vaswani et al.)."""
     half = size // 2
     rates = torch.exp(-math.log(10_000) * torch.arange(half) / half)
-    angles = torch.arange(rows)[:, None] * rates
+    angles = positions[..., None] * rates
     return F.pad(torch.cat([angles.sin(), angles.cos()], -1), (0, size - 2 * half))
 
 

@@ -20,6 +20,7 @@ from diffusionner.storage.config import WEIGHTS
 MAX_GRAPH = 2**31 - 1  # bytes; the limit of protobuf
 DOMAINS = (b"", b"ai.onnx", b"com.microsoft")  # the operators of ONNX and of ONNX Runtime
 MAX_FIELDS = 200_000  # graphs have some ten thousand
+INT8 = 3  # its number among the types of tensors
 
 # Numbers of fields in onnx.proto that hold other messages, and what these are.
 _MESSAGES: dict[str, dict[int, str]] = {
@@ -38,9 +39,6 @@ _FORBIDDEN = {
     "sparse tensor": "a sparse tensor",
     "file": "weights in another file",
 }
-
-
-INT8 = 3  # a type of tensors
 
 
 def check_graph(path: Path) -> dict[str, int]:
