@@ -27,6 +27,7 @@ from benchmarks.attack import models as attacked_models
 from benchmarks.attack import serve as attacked_service
 from benchmarks.card import command
 from benchmarks.zero_shot import command as zero_shot
+from benchmarks.zero_shot import few_shot
 from diffusionner import cli
 
 app = typer.Typer(
@@ -52,6 +53,7 @@ app.command("refine")(refine.refine)
 app.command("beliefs")(beliefs.beliefs)
 app.command("flat")(flat_views.flat_views)
 app.command("zero-shot")(zero_shot.zero_shot)
+app.command("few-shot")(few_shot.few_shot)
 app.command("attack-inputs")(inputs.attack_inputs)
 app.command("card")(command.card)
 app.command("attack-serve")(attacked_service.attack_serve)
