@@ -189,3 +189,15 @@ def test_text_and_irregular_annotations_stay(tmp_path, cli):
     (found,) = formats.read(tmp_path / "all.jsonl")
     assert (found.text, found.words) == ("Adas book", ["Adas", "book"])
     assert [one.label for one in found.irregular] == ["person"]
+
+
+def test_types_of_a_source_are_kept_apart(tmp_path):
+    sentences = [
+        Sentence(["Ada"], [Span(0, 1, "P")], types=("P", "X")),
+        Sentence(["Rome"], [Span(0, 1, "L")], types=("L",)),
+        Sentence(["w"], [Span(0, 1, "X")], types=("X",)),  # nothing that is mapped
+    ]
+    formats.write(tmp_path / "a.jsonl", sentences)
+    path = recipe(tmp_path, "sources: [{file: a.jsonl, labels: {P: person, L: place}}]")
+    person, place = merge(read_recipe(path))
+    assert (person.types, place.types) == (("person",), ("place",))

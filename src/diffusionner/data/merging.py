@@ -128,7 +128,10 @@ def merge(
                     own = own or collect_labels(formats.iterate(source.file, source.format))
                     relabelled = replace(sentence, types=tuple(own))
             else:
-                annotated = set(labels.values())
+                old = labels if sentence.types is None else labels.keys() & sentence.types
+                annotated = {labels[label] for label in old}
+                if not annotated:  # nothing that the recipe maps was looked for
+                    continue
                 is_complete = annotated == all_labels and not (takes_turns or keeps_all)
                 types = None if is_complete else tuple(sorted(annotated))
                 relabelled = relabel(sentence, labels, types)
