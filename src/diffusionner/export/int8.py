@@ -139,13 +139,15 @@ class _Rewriter:
         self.reads.update(one.name for one in graph.output)
         self.steps: dict[str, InputSteps] = {}
         self.products = self._products()
+        gathers = [node for node in graph.node if node.op_type == "Gather"]
+        gathered = Counter(node.input[0] for node in gathers)
         self.tables = [
             node
-            for node in graph.node
-            if node.op_type == "Gather"
-            and node.input[0] in self.arrays
+            for node in gathers
+            if node.input[0] in self.arrays
             and node.input[0] not in rounded
             and self.arrays[node.input[0]].size >= MIN_TABLE
+            and gathered[node.input[0]] == self.reads[node.input[0]]  # others need float32
         ]
 
     def _products(self) -> dict[str, list[Any]]:

@@ -210,6 +210,8 @@ class SentenceEncoder(nn.Module):
     ) -> SentenceEncoding:
         """Run the part trained from scratch: characters, BiLSTM, projection."""
         mask = torch.arange(states.shape[1], device=states.device) < lengths[:, None]
+        # Max pooling leaves large numbers in padding, which would widen the range of int8.
+        states = states.masked_fill(~mask[..., None], 0.0)
         if self.characters is not None:
             states = torch.cat([states, self.characters(characters).to(states.dtype)], -1)
         states = self.dropout(states)
