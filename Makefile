@@ -28,6 +28,8 @@ demo: .venv/ready
 	  "The University of Maryland is in College Park, not far from Washington."
 	$(BIN)/diffusionner predict --model bio \
 	  "Mutation of the NF-kappa B binding site abolished induction of the IL-2 gene by CD28."
+	$(BIN)/diffusionner predict --model open --labels "court case, judge, year" \
+	  "In Marbury v. Madison, decided in 1803, Chief Justice Marshall struck down a statute."
 
 test: .venv/ready
 	$(BIN)/python $(PYTEST)

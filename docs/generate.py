@@ -170,6 +170,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/formats.md": formats_page,
     "reference/models/en.md": lambda: card_page("en"),
     "reference/models/bio.md": lambda: card_page("bio"),
+    "reference/models/open.md": lambda: card_page("open"),
     "changelog.md": changelog_page,
 }
 

@@ -50,6 +50,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, provided) -> Path:
     """A working directory with the files that the README names."""
     provided("en")
     provided("bio")
+    provided("open")
     monkeypatch.chdir(tmp_path)
     for name in ("train", "dev", "test"):
         parts = [

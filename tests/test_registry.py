@@ -312,6 +312,11 @@ def test_a_provided_model_is_small_and_has_a_card(name, provided):
                 ("human T cells", "cell_type"),
             },
         ),
+        (
+            "open",  # without being asked for labels
+            "Ada Lovelace met Charles Babbage in London.",
+            {("Charles Babbage", "person"), ("London", "city or country")},
+        ),
     ],
 )
 def test_a_provided_model_finds_the_obvious(name, text, expected, provided):

@@ -55,15 +55,33 @@ def read_about(path: Path, folder: Path | None = None) -> About:
     Corpus files are relative to `folder`, by default that of the YAML file; recipes are always
     relative to the YAML file.
     """
+    given = _read(path, {"tests"}, {"dev"})
+    if not isinstance(given["tests"], dict) or "dev" in given["tests"]:
+        raise DataError(f"{path}: 'tests' must name corpora, none of them dev; write {_EXAMPLE}")
+    places = path.parent, path.parent if folder is None else folder
+    corpora = {key: given[key] for key in ("dev",) if key in given} | given["tests"]
+    if not corpora:
+        raise DataError(f"{path}: nothing to measure on; give 'dev', or write {_EXAMPLE}")
+    found = [_corpus(str(k), v, f"{path}, {k}", *places) for k, v in corpora.items()]
+    return About(*_texts_and_lists(given), found)
+
+
+def read_texts(path: Path) -> About:
+    """Read the YAML file of a card that is always measured on the same corpora, so names none."""
+    return About(*_texts_and_lists(_read(path, set(), set())), [])
+
+
+def _read(path: Path, needed: set[str], optional: set[str]) -> dict[str, Any]:
+    """Return the texts, the lists, and what else is needed."""
     given = merging.read_yaml(path)
-    keys = {*TEXTS, *LISTS, "tests"}
-    if not isinstance(given, dict) or given.keys() - {"dev"} != keys:
+    keys = {*TEXTS, *LISTS, *needed}
+    if not isinstance(given, dict) or given.keys() - optional != keys:
         wrong = "all of them"
         if isinstance(given, dict):
-            wrong = ", ".join(sorted(keys ^ (given.keys() - {"dev"})))
+            wrong = ", ".join(sorted(keys ^ (given.keys() - optional)))
+        also = f", and optionally {', '.join(optional)}" if optional else ""
         raise DataError(
-            f"{path} must have {', '.join(sorted(keys))}, and optionally dev; "
-            f"missing or unknown: {wrong}"
+            f"{path} must have {', '.join(sorted(keys))}{also}; missing or unknown: {wrong}"
         )
     for key in TEXTS:
         if not isinstance(given[key], str):
@@ -71,17 +89,12 @@ def read_about(path: Path, folder: Path | None = None) -> About:
     for key in LISTS:
         if not isinstance(given[key], list):
             raise DataError(f"{path}: '{key}' must be a list")
-    if not isinstance(given["tests"], dict) or "dev" in given["tests"]:
-        raise DataError(f"{path}: 'tests' must name corpora, none of them dev; write {_EXAMPLE}")
-    places = path.parent, path.parent if folder is None else folder
-    corpora = {key: given[key] for key in ("dev",) if key in given} | given["tests"]
-    if not corpora:
-        raise DataError(f"{path}: nothing to measure on; give 'dev', or write {_EXAMPLE}")
-    return About(
-        {key: given[key].strip() for key in TEXTS},
-        {key: list(map(str, given[key])) for key in LISTS},
-        [_corpus(str(k), v, f"{path}, {k}", *places) for k, v in corpora.items()],
-    )
+    return given
+
+
+def _texts_and_lists(given: dict[str, Any]) -> tuple[dict[str, str], dict[str, list[str]]]:
+    texts = {key: given[key].strip() for key in TEXTS}
+    return texts, {key: list(map(str, given[key])) for key in LISTS}
 
 
 def _corpus(name: str, given: Any, place: str, here: Path, folder: Path) -> Corpus:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import yaml
 
@@ -23,8 +23,9 @@ def render(
     command: str,
 ) -> str:
     """Return the card. model: the name to load it by; command: the command that wrote the card."""
+    f1 = {name: evaluation.report.micro.f1 for name, evaluation in figures.corpora.items()}
     parts = [
-        _front_matter(about, figures),
+        front_matter(about, f1),
         f"# {title}\n{about.texts['description']}",
         f'```python\nner = DiffusionNER.from_pretrained("{model}")\n```',
         f"## Intended use\n{about.texts['use']}",
@@ -42,11 +43,8 @@ def render(
     return "\n\n".join(parts) + "\n"
 
 
-def _front_matter(about: About, figures: Figures) -> str:
-    f1 = {
-        name: round(100 * evaluation.report.micro.f1, 2)
-        for name, evaluation in figures.corpora.items()
-    }
+def front_matter(about: About, f1: Mapping[str, float]) -> str:
+    """Return the YAML front matter. f1: by corpus, a share of 1."""
     values = {
         "language": about.texts["language"],
         "license": about.texts["license"],
@@ -54,7 +52,7 @@ def _front_matter(about: About, figures: Figures) -> str:
         "pipeline_tag": "token-classification",
         **about.lists,
         "description": about.texts["description"],
-        "f1": f1,
+        "f1": {name: round(100 * value, 2) for name, value in f1.items()},
     }
     text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=100)
     return f"---\n{text}---"
@@ -75,8 +73,8 @@ def _scores(corpus: Corpus, evaluation: Evaluation) -> str:
         renamed = [f"{old} → {new}" for old, new in corpus.labels.items() if old != new]
         kept = [old for old, new in corpus.labels.items() if old == new]
         what += f"; only {', '.join(kept + renamed)}"
-    table = _table(["", "precision", "recall", "F1", "entities"], rows)
-    return f"### {corpus.name}\n{what} ({evaluation.data})\n\n{table}"
+    scores = table(["", "precision", "recall", "F1", "entities"], rows)
+    return f"### {corpus.name}\n{what} ({evaluation.data})\n\n{scores}"
 
 
 def _row(name: str, counts: Counts, interval: Interval) -> list[str]:
@@ -101,7 +99,7 @@ def _curves(corpus: str, figures: Figures) -> str:
 
 def _curve(what: str, values: Sequence[object], curves: dict[str, list[float]]) -> str:
     rows = [[start, *(f"{f1:.2f}" for f1 in line)] for start, line in curves.items()]
-    return _table([what, *map(str, values)], rows)
+    return table([what, *map(str, values)], rows)
 
 
 def _calibration(figures: Figures) -> str:
@@ -116,10 +114,10 @@ def _calibration(figures: Figures) -> str:
         cells = [f"{b.right:.2f} of {b.count} ({b.score:.2f})" if b else "" for b in here]
         rows.append([f"{number / BINS:.1f} to {(number + 1) / BINS:.1f}", *cells])
     errors = [f"{each.calibration_error:.3f}" for each in predictions.values() if each]
-    table = _table(["score", *bins], [*rows, ["expected error", *errors]])
+    shares = table(["score", *bins], [*rows, ["expected error", *errors]])
     return (
         "## Calibration\nOf the entities found with a score in each interval: the share that is "
-        f"correct, their number and, in brackets, their mean score.\n\n{table}"
+        f"correct, their number and, in brackets, their mean score.\n\n{shares}"
     )
 
 
@@ -135,12 +133,12 @@ def _cost(figures: Figures) -> str:
         ["seconds in a new process, with imports and a first sentence", f"{start.ready:.2f}"],
         ["MB of resident memory after that", f"{start.resident_mb:.0f}"],
     ]
-    return f"## Speed and memory\n{where}; batches of {speed.batch_size}; {versions}.\n\n" + _table(
+    return f"## Speed and memory\n{where}; batches of {speed.batch_size}; {versions}.\n\n" + table(
         ["", ""], rows
     )
 
 
-def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table with text in the first column and numbers in the others."""
     lines = [headings, ["---", *["---:"] * (len(headings) - 1)], *rows]
     # A bar in a label would end its cell.

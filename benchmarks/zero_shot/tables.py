@@ -37,16 +37,16 @@ def _note(console: Console, text: str) -> None:
     console.print(text + "\n", style="dim", highlight=False, markup=False)
 
 
-def _percent(value: float) -> str:
+def percent(value: float) -> str:
     return f"{100 * value:.2f}"
 
 
-def _range(ends: tuple[float, float]) -> str:
-    return f"{_percent(ends[0])} to {_percent(ends[1])}"
+def percent_range(ends: tuple[float, float]) -> str:
+    return f"{percent(ends[0])} to {percent(ends[1])}"
 
 
-def _change(difference: Record) -> list[str]:
-    return [f"{100 * difference['f1']:+.2f}", _range(difference["interval"])]
+def change_cells(difference: Record) -> list[str]:
+    return [f"{100 * difference['f1']:+.2f}", percent_range(difference["interval"])]
 
 
 def _scores(record: Record, console: Console) -> None:
@@ -58,12 +58,12 @@ def _scores(record: Record, console: Console) -> None:
         micro, data, calibration = one["micro"], one["fingerprint"], one["calibration"]
         if name == "passages":
             mean = record["crossner"]["mean"]
-            cells = [_percent(mean["f1"]), _range(mean["interval"])]
+            cells = [percent(mean["f1"]), percent_range(mean["interval"])]
             table.add_row("mean of CrossNER", *[""] * 4, *cells, style="bold", end_section=True)
         table.add_row(
             name, str(data["sentences"]), str(data["entities"]),
-            *(_percent(micro[metric]) for metric in ("precision", "recall", "f1")),
-            _range(micro["interval"]),
+            *(percent(micro[metric]) for metric in ("precision", "recall", "f1")),
+            percent_range(micro["interval"]),
             *(f"{calibration[which]['error']:.3f}" for which in ("own_threshold", "candidates")),
         )  # fmt: skip
     console.print(table)
@@ -83,8 +83,8 @@ def _denoising(record: Record, console: Console) -> None:
     )
     for name, one in record["corpora"].items():
         other, change = one["without_denoising"], one["without_denoising"]["difference"]
-        scores = _percent(one["micro"]["f1"]), _percent(other["micro"]["f1"])
-        table.add_row(name, *scores, *_change(change), f"{change['p']:.4f}")
+        scores = percent(one["micro"]["f1"]), percent(other["micro"]["f1"])
+        table.add_row(name, *scores, *change_cells(change), f"{change['p']:.4f}")
     console.print(table)
     _note(
         console,
@@ -105,7 +105,7 @@ def _seen(record: Record, console: Console) -> None:
             cell
             for one in both
             for cell in (
-                [str(one["gold"]), _percent(one["f1"]), _range(one["interval"])]
+                [str(one["gold"]), percent(one["f1"]), percent_range(one["interval"])]
                 if one["gold"] or one["predicted"]
                 else ["0", "", ""]
             )
@@ -126,13 +126,13 @@ def _wordings(record: Record, console: Console) -> None:
             cells = [
                 cell
                 for other in one["wordings"].values()
-                for cell in (_percent(other["micro"]["f1"]), *_change(other["difference"]))
+                for cell in (percent(other["micro"]["f1"]), *change_cells(other["difference"]))
             ]
-            table.add_row(name, _percent(one["micro"]["f1"]), *cells)
+            table.add_row(name, percent(one["micro"]["f1"]), *cells)
     mean = record["crossner"]
     f1, other, described = (mean[key]["f1"] for key in ("mean", "mean_other", "mean_described"))
     changes = [f"{100 * (each - f1):+.2f}" for each in (other, described)]
-    cells = [_percent(f1), _percent(other), changes[0], "", _percent(described), changes[1], ""]
+    cells = [percent(f1), percent(other), changes[0], "", percent(described), changes[1], ""]
     table.add_row("mean of CrossNER", *cells, style="bold")
     console.print(table)
     _note(console, "Other words: those in the next table. CI: paired bootstrap over sentences.")
@@ -149,7 +149,7 @@ def _labels(record: Record, console: Console) -> None:
             table.add_row(
                 "" if number else name, label["label"], *_label_cells(label),
                 label["other"]["text"],
-                *(_percent(label[wording]["f1"]) for wording in ("other", "described")),
+                *(percent(label[wording]["f1"]) for wording in ("other", "described")),
                 end_section=label is one["labels"][-1],
             )  # fmt: skip
     console.print(table)
@@ -174,7 +174,7 @@ def _label_columns(table: Table, with_seen: bool) -> None:
 
 def _label_cells(label: Record) -> list[str]:
     seen = [("yes" if label["seen"] else "no")] if "seen" in label else []
-    scores = (_percent(label[metric]) for metric in ("precision", "recall", "f1"))
+    scores = (percent(label[metric]) for metric in ("precision", "recall", "f1"))
     return [*seen, str(label["gold"]), *scores]
 
 

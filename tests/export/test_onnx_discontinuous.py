@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from corpus_files import put
 
 from diffusionner import DiffusionNER
 from diffusionner import export as exporting
 from diffusionner.corpus import Discontinuous, Sentence, Span
-from diffusionner.export import export
+from diffusionner.export import export, int8
 from models import lively_model, open_model
 
 ALWAYS = ("decoder.discontinuous=true", "decoder.initializer=types", "inference.start=candidates")
@@ -84,3 +85,29 @@ def test_open_labels_stay_open(encoder_folder: Path, sentences, tmp_path: Path):
     expected = spans(model.for_labels(labels), sentences)
     assert any(gaps for entities in expected for *_, gaps, _ in entities)
     assert spans(exported.for_labels(labels), sentences) == expected
+
+
+def test_padding_does_not_widen_the_range_of_the_projection(encoder_folder: Path, sentences):
+    """Max pooling leaves -10,000 in padding, with which int8 would have no steps for the rest."""
+    model = lively_model(encoder_folder, *ALWAYS, "encoder.lstm_layers=0")
+    highest: list[float] = []
+    model.network.encoder.projection.register_forward_pre_hook(
+        lambda module, inputs: highest.append(float(inputs[0].abs().max()))
+    )
+    model.predict_tokens(sentences)
+    assert 0 < max(highest) < 1000
+
+
+def test_int8_of_open_labels(encoder_folder: Path, sentences, tmp_path: Path, monkeypatch):
+    """Positions are looked up for labels and sliced for text, so they stay in float32."""
+    monkeypatch.setitem(exporting.LIMITS, "int8", 100)
+    monkeypatch.setattr(int8, "MIN_TABLE", 1)
+    model = with_gaps(open_model(encoder_folder, *ALWAYS))
+    put(tmp_path, {"trained/replay.jsonl.gz": "passages"})
+    model.folder = tmp_path / "trained"
+    export(model, tmp_path / "int8", as_dev(model, sentences), "int8")
+    assert (tmp_path / "int8/replay.jsonl.gz").read_text() == "passages"
+    exported = DiffusionNER.from_pretrained(tmp_path / "int8").for_labels(["symptom", "place"])
+    together = spans(exported, sentences)
+    assert any(together)
+    assert together == [spans(exported, [words])[0] for words in sentences]

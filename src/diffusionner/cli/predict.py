@@ -84,7 +84,7 @@ def predict(
 
     * `diffusionner predict --model runs/model --input in.jsonl --output out.jsonl`
 
-    * `diffusionner predict --model runs/open --labels "dish, spice" "Biryani needs saffron."`
+    * `diffusionner predict --model open --labels "dish, spice" "Biryani needs saffron."`
 
     * `diffusionner predict --input in.jsonl --refine entities --only --label-map GPE=LOC`
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -22,7 +23,7 @@ from diffusionner.inference import self_test
 from diffusionner.inference.pipeline import DiffusionNER
 from diffusionner.model.network import DenoisingNetwork
 from diffusionner.storage.checkpoint import model_config, tensor_writer, tokenizer_files
-from diffusionner.storage.config import GRAPHS, WEIGHTS, config_bytes
+from diffusionner.storage.config import GRAPHS, REPLAY_FILE, WEIGHTS, config_bytes
 from diffusionner.storage.packing import pack
 
 # Maximum change of F1 on dev, in points.
@@ -95,6 +96,8 @@ def export(
             )
         test = self_test.record(written.engine, [ner.engine], ner.subwords, ner.settings)
         _write_rest(ner, folder, test)
+        if ner.folder is not None and (ner.folder / REPLAY_FILE).exists():
+            shutil.copyfile(ner.folder / REPLAY_FILE, folder / REPLAY_FILE)
         size = sum((folder / name).stat().st_size for name in (WEIGHTS, *GRAPHS))
         results.append(Exported(before, after, size))
 

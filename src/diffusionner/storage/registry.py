@@ -16,7 +16,7 @@ from diffusionner.storage.config import CARD, MAX_CONFIG, read_config
 
 ENTRY_POINTS = "diffusionner.models"  # each value is the package that holds a model's files
 DEFAULT = "en"
-PROVIDED = (DEFAULT, "bio")  # the packages in models/ of the repository
+PROVIDED = (DEFAULT, "bio", "open")  # the packages in models/ of the repository
 _HUB_NAME = re.compile(r"(\w[\w.-]*)/\w[\w.-]*", re.ASCII)
 _HUB_FILES = ["*.safetensors", "*.json", "*.txt", "*.onnx"]  # nothing that could contain code
 
