@@ -13,7 +13,7 @@ from diffusionner.errors import DataError
 
 TEXTS = ("description", "language", "license", "use", "limits", "training")
 LISTS = ("tags", "datasets")
-CORPUS_KEYS = {"file", "recipe", "labels", "last"}
+CORPUS_KEYS = {"file", "recipe", "labels", "last", "map"}
 _EXAMPLE = "tests: {tweets: {file: tweets.jsonl, labels: {person: PER, group: ORG}}}"
 
 
@@ -28,6 +28,7 @@ class Corpus:
     folder: Path | None = None  # of the recipe's files
     labels: dict[str, str] | None = None  # corpus label → model label; others are ignored
     last: int | None = None  # number of sentences to take from the end
+    mapping: dict[str, str] | None = None  # model type → corpus label, as in `evaluate`
 
     def read(self) -> list[Sentence]:
         if self.is_recipe:
@@ -103,12 +104,13 @@ def _corpus(name: str, given: Any, place: str, here: Path, folder: Path) -> Corp
     one_source = isinstance(given, dict) and ("file" in given) != ("recipe" in given)
     if not one_source or not given.keys() <= CORPUS_KEYS:
         raise DataError(
-            f"{place}: expected a file, or 'file' or 'recipe', and optionally 'labels' and 'last'; "
-            f"write {_EXAMPLE}"
+            f"{place}: expected a file, or 'file' or 'recipe', and optionally 'labels', 'map' and "
+            f"'last'; write {_EXAMPLE}"
         )
     labels, last = given.get("labels"), given.get("last")
-    if labels is not None and (not isinstance(labels, dict) or not labels):
-        raise DataError(f"{place}: 'labels' must map each label; write {_EXAMPLE}")
+    for key in ("labels", "map"):
+        if key in given and (not isinstance(given[key], dict) or not given[key]):
+            raise DataError(f"{place}: '{key}' must map each label; write {_EXAMPLE}")
     if last is not None and (not isinstance(last, int) or last < 1):
         raise DataError(f"{place}: 'last' must be a number of sentences")
     return Corpus(
@@ -117,6 +119,11 @@ def _corpus(name: str, given: Any, place: str, here: Path, folder: Path) -> Corp
         here / given["recipe"] if "recipe" in given else folder / str(given["file"]),
         "recipe" in given,
         folder,
-        None if labels is None else {str(old): str(new) for old, new in labels.items()},
+        _strings(labels),
         last,
+        _strings(given.get("map")),
     )
+
+
+def _strings(mapping: dict[Any, Any] | None) -> dict[str, str] | None:
+    return None if mapping is None else {str(old): str(new) for old, new in mapping.items()}

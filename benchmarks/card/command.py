@@ -35,7 +35,8 @@ def card(
 
     A corpus is a file, as in `dev: dev.jsonl`, or a mapping with a `file`, or with the `recipe` of
     a merged corpus. `last: N` takes its last N sentences. `labels` maps its labels to the model's;
-    other labels are ignored in gold and in predictions. Curves and speed are measured on `dev`, or
+    other labels are ignored in gold and in predictions. `map` maps types of the model to labels of
+    the corpus, as `diffusionner evaluate --map` does. Curves and speed are measured on `dev`, or
     else on the first test corpus.
 
     Example: `python -m benchmarks card runs/model --about card.yaml --data corpora`

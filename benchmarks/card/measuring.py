@@ -72,14 +72,12 @@ def measure(
     progress: ProgressCallback,
 ) -> Figures:
     """Measure everything; curves and speed on at most `limit` sentences of the first corpus."""
-    corpora = {one.name: one.read() for one in about.corpora}
-    measured = {
-        name: Evaluation.from_report(
-            evaluate(ner, sentences, progress=partial(progress, name)), (name, folder.name)
-        )
-        for name, sentences in corpora.items()
-    }
-    first = corpora[about.corpora[0].name]
+    measured: dict[str, Evaluation] = {}
+    for one in about.corpora:
+        tell = partial(progress, one.name)
+        report = evaluate(ner, one.read(), mapping=one.mapping, progress=tell)
+        measured[one.name] = Evaluation.from_report(report, (one.name, folder.name))
+    first = about.corpora[0].read()
     some = first if limit is None else sample.draw(first, min(limit, len(first)))
     starts = ("candidates", "noise") if ner.settings.decoder.initializer != "none" else ("noise",)
 

@@ -35,6 +35,15 @@ def evaluate(
         Path | None,
         typer.Option(help="Dev corpus to fit scores and thresholds on first, for each setting."),
     ] = None,
+    mapping: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--map",
+            metavar="TYPE=LABEL",
+            help="Label of the corpus for a type of the model; may be repeated. Entities of types "
+            "that are not named are left out.",
+        ),
+    ] = None,
 ) -> None:
     """Score a model on a labelled corpus.
 
@@ -49,12 +58,15 @@ def evaluate(
     * `diffusionner evaluate --model runs/model --data test.jsonl --html scores.html`
 
     * `diffusionner evaluate --model bio --data test.jsonl --compare steps=0`
+
+    * `diffusionner evaluate --data test.jsonl --map person=PER --map facility=LOC`
     """
     from diffusionner import formats
     from diffusionner.evaluation import evaluate
     from diffusionner.evaluation.result import Evaluation
 
     others = None if compare is None else _parse(compare)
+    types = None if mapping is None else dict(_pair(one, "--map person=PER") for one in mapping)
     sentences = formats.read(data, format)
     ner = options.load_model(model, device)
     with options.progress() as tell:
@@ -63,6 +75,7 @@ def evaluate(
             sentences,
             compare=others,
             calibrate_on=calibrate_on,
+            mapping=types,
             resamples=resamples,
             progress=lambda *counts: tell("evaluating", *counts),
             **inference,
@@ -74,13 +87,13 @@ def evaluate(
 
 
 def _parse(assignments: list[str]) -> dict[str, Any]:
-    """Parse NAME=VALUE arguments; the settings check names and values."""
-    settings: dict[str, Any] = {}
-    for assignment in assignments:
-        name, equals, value = assignment.partition("=")
-        if not equals:
-            raise SettingsError(
-                f"'{assignment}' is not NAME=VALUE; write for example --compare steps=0"
-            )
-        settings[name] = {"true": True, "false": False}.get(value, value)
-    return settings
+    """Parse settings; they check names and values themselves."""
+    pairs = (_pair(one, "--compare steps=0") for one in assignments)
+    return {name: {"true": True, "false": False}.get(value, value) for name, value in pairs}
+
+
+def _pair(assignment: str, example: str) -> tuple[str, str]:
+    name, equals, value = assignment.partition("=")
+    if not equals:
+        raise SettingsError(f"'{assignment}' is not NAME=VALUE; write for example {example}")
+    return name, value

@@ -9,7 +9,7 @@ from typing import Any
 
 from diffusionner import formats
 from diffusionner.corpus import Sentence, check_labels
-from diffusionner.errors import DataError
+from diffusionner.errors import DataError, SettingsError, nearest
 from diffusionner.evaluation.report import PredictionScores, Report
 from diffusionner.evaluation.scorer import score_sentences
 from diffusionner.inference.calibration import MIN_PER_KNOT, fit_calibration, outcomes
@@ -24,6 +24,7 @@ def evaluate(
     format: str | None = None,
     compare: Mapping[str, Any] | None = None,
     calibrate_on: str | Path | Sequence[Sentence] | None = None,
+    mapping: Mapping[str, str] | None = None,
     resamples: int = 1000,
     progress: Callable[[int, int], None] = lambda done, total: None,
     **inference_options: Any,
@@ -37,6 +38,8 @@ def evaluate(
         The report then has the scores of both, and a paired bootstrap test of their difference.
     calibrate_on: another labelled corpus on which scores and thresholds are fitted first,
         separately for each of the two settings. The stored ones were fitted for the model's own.
+    mapping: the label that the corpus has for each type of the model, such as `{"person": "PER",
+        "location": "LOC", "facility": "LOC"}`; entities of other types are left out.
     resamples: number of bootstrap resamples of the comparison.
     progress: called with the number of finished windows and their total.
     inference_options: inference settings such as `steps`, `spans` or `threshold`.
@@ -46,7 +49,8 @@ def evaluate(
     """
     sentences = formats.read(data, format) if isinstance(data, str | Path) else data
     ner = model if isinstance(model, DiffusionNER) else DiffusionNER.from_pretrained(model)
-    labels = ner.labels_of(sentences)
+    names = ner.labels_of(sentences)
+    labels = names if mapping is None else _mapped(names, mapping)
     check_labels(sentences, labels)
     other_options = {**inference_options, **(compare or {})}
     ner.settings.with_inference(other_options)  # raises before anything is predicted
@@ -56,14 +60,31 @@ def evaluate(
             calibrate_on = formats.read(calibrate_on)
         fitted, _ = fit_scores(ner, calibrate_on, "calibrate_on", **inference_options)
     decoded = fitted.decode_sentences(sentences, progress, **inference_options)
+    if mapping is not None:
+        decoded = [[e for e in entities if names[e.type_id] in mapping] for entities in decoded]
     report = score_sentences(sentences, [to_spans(entities, labels) for entities in decoded])
     found = outcomes(sentences, decoded, labels)
     report = replace(report, prediction_scores=PredictionScores(found.scores, found.right))
     if compare is None:
         return report
-    other = evaluate(ner, sentences, calibrate_on=calibrate_on, progress=progress, **other_options)
+    other = evaluate(
+        ner,
+        sentences,
+        calibrate_on=calibrate_on,
+        mapping=mapping,
+        progress=progress,
+        **other_options,
+    )
     name = ", ".join(f"{option}={value}" for option, value in compare.items())
     return report.compare_with(other, name, resamples)
+
+
+def _mapped(names: Sequence[str], mapping: Mapping[str, str]) -> list[str]:
+    """Return the labels of a corpus for the types of a model, by number."""
+    for name in mapping:
+        if name not in names:
+            raise SettingsError(f"the model has no type '{name}'; {nearest(name, names)}")
+    return [mapping.get(name, name) for name in names]
 
 
 def fit_scores(
