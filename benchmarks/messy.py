@@ -12,6 +12,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+from benchmarks.coarse import coarse
 from benchmarks.compare_spacy import load_spacy
 from diffusionner import DiffusionNER, formats
 from diffusionner.corpus import Entity, Sentence, Span
@@ -19,7 +20,7 @@ from diffusionner.errors import DataError
 
 Offsets = set[tuple[int, int, str]]  # start, end, type: characters of a text
 Finder = Callable[[str], Offsets]
-# spaCy's types as those of the model `en`.
+# spaCy's types as the labels of corpora.
 SPACY_TYPES = {"PERSON": "PER", "ORG": "ORG", "GPE": "LOC", "LOC": "LOC", "FAC": "LOC"}
 WIDTH = 72
 LISTED = 120  # names in a long list
@@ -155,7 +156,7 @@ def shapes(sentences: Sequence[Sentence]) -> Iterator[Shape]:
 def our_finder(ner: DiffusionNER, types: set[str]) -> Finder:
     def find(text: str) -> Offsets:
         found: list[Entity] = ner(text)
-        return {(e.start, e.end, e.label) for e in found if e.label in types}
+        return {(e.start, e.end, coarse(e.label)) for e in found if coarse(e.label) in types}
 
     return find
 
@@ -190,7 +191,7 @@ def messy(
     """
     ner = DiffusionNER.from_pretrained(model, device="cpu", backend=backend)
     read = formats.read(data)
-    types = {span.label for s in read for span in s.entities} & set(ner.labels)
+    types = {span.label for s in read for span in s.entities} & set(map(coarse, ner.labels))
     if not types:
         raise DataError(f"{data}: none of its labels is one of the model's; map them first")
     chosen = [

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from benchmarks.coarse import FINE, coarse
 from benchmarks.compare_spacy import load_spacy
 from diffusionner import DiffusionNER, formats
 from diffusionner.corpus import Entity, Sentence, Span
@@ -79,6 +80,10 @@ def dictionary_matches(
     return found
 
 
+def _as_type(span: Span, types: Sequence[str]) -> Span:
+    return span if span.label in types else span._replace(label=FINE[span.label])
+
+
 def refine(
     data: Annotated[Path, typer.Option(help="Corpus with gold entities, in any format.")],
     model: Annotated[str, typer.Option(help="Model that refines.")] = "en",
@@ -100,13 +105,15 @@ def refine(
     """
     ner = DiffusionNER.from_pretrained(model, device="cpu")
     corpus = formats.read(data)[:sentences]
-    labels = sorted({span.label for s in corpus for span in s.entities} & set(ner.labels))
+    known = set(map(coarse, ner.labels))
+    labels = sorted({span.label for s in corpus for span in s.entities} & known)
     if len(labels) < 2:
         raise DataError(f"{data}: fewer than two labels that the model knows: {', '.join(labels)}")
     gold = [[e for e in s.entities if e.label in labels] for s in corpus]
 
     def f1(found: Sequence[Sequence[Span | Entity]]) -> float:
-        counted = [[e for e in entities if e[2] in labels] for entities in found]
+        named = ([Span(e[0], e[1], coarse(e[2])) for e in entities] for entities in found)
+        counted = [[e for e in entities if e.label in labels] for entities in named]
         return 100 * score(gold, counted).micro.f1
 
     sources: dict[str, Callable[[], Spans]] = {}
@@ -125,7 +132,10 @@ def refine(
     for name, make in sources.items():
         given = make()
         for number in steps or (None,):
-            items = [(s.words, spans, s.doc) for s, spans in zip(corpus, given, strict=True)]
+            items = [
+                (s.words, [_as_type(span, ner.labels) for span in spans], s.doc)
+                for s, spans in zip(corpus, given, strict=True)
+            ]
             alone, together = (
                 list(ner.refine_pipe(items, only, steps=number, timestep=timestep))
                 for only in (True, False)

@@ -49,6 +49,39 @@ def test_the_scores_of_predictions_are_judged_too(folder, gold):
     assert written["micro"]["f1"] == pytest.approx(report.micro.f1, abs=1e-6)
 
 
+# Corpora with other labels
+
+
+def test_types_are_mapped_to_the_labels_of_a_corpus(folder, gold, cli, refused, tmp_path):
+    ner = DiffusionNER.from_pretrained(folder)
+    kept, other = ner.labels[:2]  # it predicts entities of the first type only
+    renamed = [
+        Sentence(
+            s.words, [e._replace(label="X") for e in s.entities if e.label == kept], types=("X",)
+        )
+        for s in gold
+    ]
+    expected = [
+        [e._replace(label="X") for e in found if e.label == kept]
+        for found in ner.predict_sentences(gold, threshold=0)
+    ]
+    report = evaluate(ner, renamed, mapping={kept: "X"}, threshold=0)
+    assert report == score_sentences(renamed, expected)
+    assert report.micro.gold == report.micro.correct > 0
+    assert evaluate(ner, renamed, mapping={other: "X"}, threshold=0).micro.predicted == 0
+    both = evaluate(ner, renamed, mapping={kept: "X", other: "X"}, threshold=0)
+    assert both == report
+    compared = evaluate(ner, renamed, mapping={kept: "X"}, threshold=0, compare={"spans": 3})
+    assert compared.other is not None
+    formats.write(tmp_path / "x.jsonl", renamed)
+    command = ("evaluate", "--model", folder, "--data", tmp_path / "x.jsonl", "--threshold", 0)
+    cli(*command, "--map", f"{kept}=X", "--json", tmp_path / "scores.json")
+    written = json.loads((tmp_path / "scores.json").read_text())
+    assert written["micro"]["correct"] == report.micro.correct
+    assert "write for example --map person=PER" in refused(*command, "--map", kept)
+    assert "no type 'nothing'" in refused(*command, "--map", "nothing=X")
+
+
 # Two settings of one model
 
 

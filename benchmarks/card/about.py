@@ -53,8 +53,8 @@ class About:
 def read_about(path: Path, folder: Path | None = None) -> About:
     """Read the YAML file; wrong or missing keys raise DataError.
 
-    Corpus files are relative to `folder`, by default that of the YAML file; recipes are always
-    relative to the YAML file.
+    Corpus files are relative to `folder`, by default that of the YAML file. Recipes and paths that
+    start with a dot are always relative to the YAML file.
     """
     given = _read(path, {"tests"}, {"dev"})
     if not isinstance(given["tests"], dict) or "dev" in given["tests"]:
@@ -116,13 +116,17 @@ def _corpus(name: str, given: Any, place: str, here: Path, folder: Path) -> Corp
     return Corpus(
         name,
         str(given.get("file", given.get("recipe"))),
-        here / given["recipe"] if "recipe" in given else folder / str(given["file"]),
+        _place(str(given.get("file", given.get("recipe"))), "recipe" in given, here, folder),
         "recipe" in given,
         folder,
         _strings(labels),
         last,
         _strings(given.get("map")),
     )
+
+
+def _place(path: str, is_recipe: bool, here: Path, folder: Path) -> Path:
+    return (here if is_recipe or path.startswith(".") else folder) / path
 
 
 def _strings(mapping: dict[Any, Any] | None) -> dict[str, str] | None:
