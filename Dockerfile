@@ -1,6 +1,6 @@
 # The HTTP service with a model inside.
-#   docker build -t diffusionner .                                  # model `en`, with torch
-#   docker build --build-arg MODEL=runs/small -t diffusionner .     # an exported model: no torch
+#   docker build -t diffusionner .                                  # model `en`, without torch
+#   docker build --build-arg MODEL=runs/mine -t diffusionner .      # not exported: with torch
 #   docker run --rm -p 127.0.0.1:8000:8000 diffusionner
 # An index of images for amd64 and arm64. To update it, take the digest that this prints:
 #   docker buildx imagetools inspect python:3.12-slim

@@ -22,8 +22,10 @@ def word_limits(
     Training writes these numbers; a model trained by release 0.1 has none. Nothing else in the
     folder changes.
     """
-    limits = WordLimits.of([sentence for file in data for sentence in formats.read(file)])
     config = read_config(model)
+    passages = config["settings"]["encoder"].get("passage_words", 0) > 0
+    sentences = [sentence for file in data for sentence in formats.read(file)]
+    limits = WordLimits.of(sentences, passages)
     write_bytes(model / "config.json", config_bytes({**config, "word_limits": limits._asdict()}))
     print(
         f"{model}: sentences of up to {limits.sentence} words and {limits.separators} separators, "

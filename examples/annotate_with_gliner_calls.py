@@ -6,5 +6,5 @@ model = DiffusionNER.from_pretrained("en")
 print("types:", model.labels)
 
 text = "Ada Lovelace met Charles Babbage in London."
-for entity in model.predict_entities(text, ["PER", "LOC"], threshold=0.5):
+for entity in model.predict_entities(text, ["person", "city or country"], threshold=0.5):
     print(entity["text"], "=>", entity["label"], round(entity["score"], 2))

@@ -8,7 +8,7 @@ ner = DiffusionNER.from_pretrained("en")
 text = "Ada Lovelace wrote to Charles Babbage from London on 10 July 1843."
 entities = ner(text)
 for entity in entities:
-    print(f"{entity.start:3} {entity.end:3} {entity.label:5} {entity.score:.2f} {entity.text}")
+    print(f"{entity.start:3} {entity.end:3} {entity.label:15} {entity.score:.2f} {entity.text}")
 
 # Many texts, streamed in order.
 texts = ["Marie Curie was born in Warsaw.", "She moved to Paris in 1891."]

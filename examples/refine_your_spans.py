@@ -6,7 +6,7 @@ ner = DiffusionNER.from_pretrained("en")
 text = "Ada Lovelace wrote to Charles Babbage from London."
 
 # Rough proposals: "Ada", "to Charles Babbage" with a wrong label, "wrote".
-proposals = [(0, 3), (19, 37, "ORG"), (13, 18)]
+proposals = [(0, 3), (19, 37, "organization"), (13, 18)]
 
 refined = ner.refine(text, proposals, only=True)
 for outcome in refined.outcomes:

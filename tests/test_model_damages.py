@@ -357,7 +357,7 @@ def test_shipped_models_pass_in_low_precision(provided, name):
     """And have a self-test to pass."""
     folder = provided(name)
     stored = read_config(folder)["self_test"]
-    assert len({label for label in stored["labels"] if label}) >= 3
+    assert len({label for label in stored["labels"] if label}) >= 2
     assert sum(x or 0 for x in stored["sums"]) > 10
     DiffusionNER.from_pretrained(folder, "cpu", precision="bf16")
 

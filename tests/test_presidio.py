@@ -77,3 +77,11 @@ def test_mappings(model):
         DiffusionNERRecognizer(model, {"DNA": "GENE", "FAC": "BUILDING"})
     with pytest.raises(SettingsError, match="treshold"):
         DiffusionNERRecognizer(model, treshold=0.1)
+
+
+def test_the_types_of_en(provided):
+    recognizer = DiffusionNERRecognizer(provided("en"))
+    supported = ["DATE_TIME", "LOCATION", "NRP", "ORGANIZATION", "PERSON"]
+    assert recognizer.supported_entities == supported
+    text = "Ada Lovelace lives in London."
+    assert found(recognizer.analyze(text, [])) == [(0, 12, "PERSON"), (22, 28, "LOCATION")]

@@ -351,11 +351,11 @@ def test_the_shipped_model(provided):
     ner = DiffusionNER.from_pretrained(provided("en"), device="cpu")
     text = "Ada Lovelace wrote to Charles Babbage from London. She never saw Paris."
     given = [
-        (0, 12, "PER"),
-        (22, 29, "PER"),  # Charles
-        (43, 49, "ORG"),  # London
-        (19, 37, "ORG"),  # to Charles Babbage
-        (13, 18, "PER"),  # wrote
+        (0, 12, "person"),
+        (22, 29, "person"),  # Charles
+        (43, 49, "organization"),  # London
+        (19, 37, "organization"),  # to Charles Babbage
+        (13, 18, "person"),  # wrote
     ]
     refined = ner.refine(text, given, only=True)
     assert [outcome.change for outcome in refined.outcomes] == [

@@ -301,7 +301,7 @@ def test_a_provided_model_is_small_and_has_a_card(name, provided):
 @pytest.mark.parametrize(
     ("name", "text", "expected"),
     [
-        ("en", "Ada Lovelace met Charles Babbage in London.", {("Ada Lovelace", "PER")}),
+        ("en", "Ada Lovelace met Charles Babbage in London.", {("Ada Lovelace", "person")}),
         (
             "bio",
             "The NF-kappa B binding site in the IL-2 promoter is active in human T cells.",

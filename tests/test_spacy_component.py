@@ -100,14 +100,14 @@ def test_the_name_is_preferred_to_its_title():
     pytest.importorskip("diffusionner_en")
     nlp = spacy.blank("en")
     nlp.add_pipe("diffusionner", config={"model": "en"})
-    doc = nlp('"Mr. Babbage is here," said Ada.')
+    doc = nlp('"We have made her a bow-pot," replied Miss Jemima to Ada.')
     found = doc.spans["sc"]
     scores = dict(zip((span.text for span in found), found.attrs["scores"], strict=True))
-    assert scores["Mr."] > scores["Mr. Babbage"]
-    assert [ent.text for ent in doc.ents] == ["Mr. Babbage", "Ada"]
+    assert scores["Miss"] > scores["Miss Jemima"]
+    assert [ent.text for ent in doc.ents] == ["Miss Jemima", "Ada"]
     ner = nlp.get_pipe("diffusionner").ner
-    assert [e.text for e in ner(doc.text, overlap="flat")] == ["Mr. Babbage", "Ada"]
-    assert [e["text"] for e in ner.predict_entities(doc.text)] == ["Mr. Babbage", "Ada"]
+    assert [e.text for e in ner(doc.text, overlap="flat")] == ["Miss Jemima", "Ada"]
+    assert [e["text"] for e in ner.predict_entities(doc.text)] == ["Miss Jemima", "Ada"]
 
 
 def test_existing_entities_are_kept(nlp):

@@ -61,7 +61,7 @@ def without_recordings(plain: DiffusionNER) -> DiffusionNER:
 
 def test_fewer_spans_find_the_same_entities(monkeypatch):
     """With a trained model: random weights find all candidates likely."""
-    plain = DiffusionNER.from_pretrained("en", device="cpu")
+    plain = DiffusionNER.from_pretrained("en", device="cpu", backend="torch")
     budgeted = without_recordings(plain)
     launched = []
     candidates = plain.network.candidates

@@ -135,6 +135,9 @@ def test_limits_follow_from_the_training_corpus():
     sentences[2].words = ["a", ";"] * 4
     assert WordLimits.of(sentences) == (20, 5, 16)
     assert WordLimits.of([Sentence(["w"])]) == (2, 0, 2)
+    lengths = [Sentence([","] * number) for number in range(1, 1001)]
+    assert WordLimits.of(lengths)[:2] == (951, 991)
+    assert WordLimits.of(lengths, passages=True)[:2] == (996, 1000), "read in passages"
 
 
 @pytest.mark.parametrize("limits", [LIMITS, None])

@@ -27,19 +27,25 @@ class WordLimits(NamedTuple):
     window: int = 21  # words of the windows in which others are read
 
     @classmethod
-    def of(cls, sentences: Sequence[Sentence]) -> WordLimits:
+    def of(cls, sentences: Sequence[Sentence], passages: bool = False) -> WordLimits:
         """Return the limits for a model that is trained on these sentences.
 
         Sentences with more words than 95% of these, or more separators than 99%, are read in
-        windows. Windows have the size of an average sentence, and all but the longest 1% of the
-        entities fit into half of one, the overlap of two windows.
+        windows. A model that is trained on passages reads more of them whole: 99.5% and 99.9%.
+        Windows have the size of an average sentence, and all but the longest 1% of the entities
+        fit into half of one, the overlap of two windows.
         """
+        most_words, most_separators = (0.995, 0.999) if passages else (0.95, 0.99)
         words = [len(s.words) for s in sentences]
         separators = [sum(word in SEPARATORS for word in s.words) for s in sentences]
         entity_words = [e.end - e.start for s in sentences for e in s.all_entities] or [1]
         average = round(sum(words) / len(words))
         window = max(average, 2 * _quantile(entity_words, 0.99), 2)
-        return cls(max(_quantile(words, 0.95), window), _quantile(separators, 0.99), window)
+        return cls(
+            max(_quantile(words, most_words), window),
+            _quantile(separators, most_separators),
+            window,
+        )
 
 
 def _quantile(values: Iterable[int], share: float) -> int:

@@ -33,7 +33,7 @@ def export(
     from diffusionner.export import export as write
 
     sentences = formats.read(dev, format)
-    ner = options.load_model(model, "cpu")
+    ner = options.load_model(model, "cpu", "torch")
     check_labels(sentences, ner.labels_of(sentences))
     errors = Console(stderr=True)
     with errors.status("exporting") as status:

@@ -116,10 +116,10 @@ def with_inference(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def load_model(model: str | Path, device: str | None) -> DiffusionNER:
+def load_model(model: str | Path, device: str | None, backend: str | None = None) -> DiffusionNER:
     from diffusionner.inference.pipeline import DiffusionNER
 
-    ner = DiffusionNER.from_pretrained(model, device)
+    ner = DiffusionNER.from_pretrained(model, device, backend)
     gc.freeze()  # keeps the garbage collector from scanning the model again and again
     return ner
 

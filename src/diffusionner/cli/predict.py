@@ -86,7 +86,7 @@ def predict(
 
     * `diffusionner predict --model open --labels "dish, spice" "Biryani needs saffron."`
 
-    * `diffusionner predict --input in.jsonl --refine entities --only --label-map GPE=LOC`
+    * `diffusionner predict --input in.jsonl --refine entities --only --label-map PERSON=person`
 
     * `pdftotext paper.pdf - | diffusionner predict -`
 
@@ -177,7 +177,9 @@ def _parse_label_map(pairs: Iterable[str]) -> dict[str, str | None]:
     for pair in pairs:
         theirs, equals, ours = pair.partition("=")
         if not theirs or not equals:
-            raise SettingsError(f"--label-map {pair}: expected THEIRS=OURS, for example GPE=LOC")
+            raise SettingsError(
+                f"--label-map {pair}: expected THEIRS=OURS, for example PERSON=person"
+            )
         mapping[theirs] = ours or None
     return mapping
 

@@ -12,21 +12,7 @@ from diffusionner.corpus import Entity
 from diffusionner.errors import SettingsError
 from diffusionner.inference.pipeline import DiffusionNER
 
-# Presidio's names for the types of our models and of common corpora. Other types are ignored
-# unless the caller maps them.
-MAPPING = {
-    "PER": "PERSON",
-    "PERSON": "PERSON",
-    "ORG": "ORGANIZATION",
-    "LOC": "LOCATION",
-    "GPE": "LOCATION",
-    "FAC": "LOCATION",
-    "NORP": "NRP",
-    "DATE": "DATE_TIME",
-    "TIME": "DATE_TIME",
-}
-
-
+# What a model with open labels is asked for, with Presidio's names.
 OPEN_MAPPING = {
     "person": "PERSON",
     "organization": "ORGANIZATION",
@@ -36,6 +22,22 @@ OPEN_MAPPING = {
     "date": "DATE_TIME",
     "time": "DATE_TIME",
     "nationality or group": "NRP",
+}
+
+# The types of our models and of common corpora. Other types are ignored unless the caller maps
+# them.
+MAPPING = {
+    **OPEN_MAPPING,
+    "facility": "LOCATION",
+    "PER": "PERSON",
+    "PERSON": "PERSON",
+    "ORG": "ORGANIZATION",
+    "LOC": "LOCATION",
+    "GPE": "LOCATION",
+    "FAC": "LOCATION",
+    "NORP": "NRP",
+    "DATE": "DATE_TIME",
+    "TIME": "DATE_TIME",
 }
 
 

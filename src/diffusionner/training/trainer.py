@@ -140,7 +140,9 @@ class Trainer:
                 "only decoder.initializer=types has; set one of them"
             )
         self.corpus = self._encode("train", self.data.labels)
-        self.tokenizer.word_limits = WordLimits.of(self.data.train)
+        self.tokenizer.word_limits = WordLimits.of(
+            self.data.train, passages=settings.encoder.passage_words > 0
+        )
         self.dev = self._encode("dev")
         rate = training.subword_masking
         self.masking = SubwordMasking.for_tokenizer(self.tokenizer, rate) if rate else None
