@@ -157,6 +157,15 @@ def test_dropped_labels_are_reported(tmp_path, cli):
     assert f"{tmp_path / 'book.jsonl'}: dropped X\n" in result.out
 
 
+def test_a_long_list_of_dropped_labels_is_cut(tmp_path, cli):
+    labels = [f"L{number:02}" for number in range(60)]
+    sentence = Sentence(["Ada"], [Span(0, 1, label) for label in labels])
+    formats.write(tmp_path / "many.jsonl", [sentence])
+    path = recipe(tmp_path, "sources: [{file: many.jsonl, labels: {L00: person}}]")
+    result = cli("data", "merge", path, tmp_path / "all.jsonl")
+    assert ", L50 and 9 more\n" in result.out.replace("\n and", " and")
+
+
 @pytest.mark.parametrize("name", ["news.jsonl", "recipe.yaml", "link.jsonl"])
 def test_merging_onto_what_is_read_is_refused(tmp_path, refused, name):
     path = recipe(tmp_path, WHOLE)

@@ -302,6 +302,14 @@ def test_export_reports_f1(cli, recorded, project, tmp_path):
     }  # fmt: skip
 
 
+def test_an_exported_model_is_exported_again(cli, recorded, project, exported, tmp_path):
+    arguments = ("--model", exported, "--dev", project / "dev.jsonl")
+    result = cli("export", tmp_path / "again", *arguments)
+    assert result.status == 0, result.err
+    for name in GRAPHS:
+        assert (tmp_path / "again" / name).read_bytes() == (exported / name).read_bytes()
+
+
 def test_exports_are_reproducible(recorded, rich, project, exported, tmp_path):
     export(rich, tmp_path / "again", formats.read(project / "dev.jsonl"))
     for path in exported.iterdir():

@@ -103,7 +103,6 @@ def test_an_existing_folder_is_not_overwritten(monkeypatch, rich, dev, tmp_path)
         ({"--precision": "int4"}, "unknown precision 'int4'; did you mean 'int8'?"),
         ({"--precision": "half"}, "unknown precision 'half'; choose one of: float32, int8"),
         ({"--model": "absent"}, "no model in"),
-        ({"--model": "exported"}, "no torch module"),
         ({"--dev": "absent.jsonl"}, "absent.jsonl"),
         ({"--dev": "other.jsonl"}, "QQQ"),
         ({"OUT": "model"}, "already exists"),

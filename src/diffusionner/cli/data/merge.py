@@ -11,6 +11,8 @@ from diffusionner.cli.data import shared
 from diffusionner.cli.options import say
 from diffusionner.files import refuse_overwrite
 
+LISTED = 50  # labels of a file that were dropped
+
 
 def merge(
     recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="YAML file, see above.")],
@@ -59,5 +61,6 @@ def merge(
     ]
     for file, unmapped in dropped.items():
         if unmapped:
-            lines.append(f"{file}: dropped {', '.join(sorted(unmapped))}")
+            more = f" and {len(unmapped) - LISTED:,} more" * (len(unmapped) > LISTED)
+            lines.append(f"{file}: dropped {', '.join(sorted(unmapped)[:LISTED])}{more}")
     say(Console(), "\n".join(lines))
