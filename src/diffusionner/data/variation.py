@@ -15,7 +15,6 @@ from random import Random
 from diffusionner.corpus import Discontinuous, Sentence, Span
 from diffusionner.errors import DataError
 
-SHARE = 0.3
 _STRETCH_WORDS = (30, 120)
 _LIST_NAMES = (8, 40)
 _CELLS = (2, 4)  # of a row of a table
@@ -34,7 +33,7 @@ _LAYOUTS = ("commas", "lines", "row", "table")
 _Types = tuple[str, ...] | None
 
 
-def vary(sentences: Sequence[Sentence], share: float = SHARE, seed: int = 0) -> Iterator[Sentence]:
+def vary(sentences: Sequence[Sentence], share: float, seed: int = 0) -> Iterator[Sentence]:
     """Yield the sentences and then varied copies, made of about this share of them."""
     if not 0 <= share <= 1:
         raise DataError(f"the share of the sentences to vary is {share:g}; give one from 0 to 1")
